@@ -1,0 +1,26 @@
+"""fedstrata: federated learning on data that differs from client to client.
+
+A round, in the order of the files that make it: `data` and `partition` say who owns what; `clients` makes batches;
+`layout` and `task` turn a model into functions of a flat vector; `core` says what an algorithm is, `parts` and
+`recipes` are the algorithms; `train` is the clients' work, `runtimes` carry it; `server` opens and closes a round;
+`evaluate` and `record` tell how it went. `simulate` plays them all.
+"""
+
+from fedstrata import data, models, partition, parts, recipes, testing
+from fedstrata.clients import Clients
+from fedstrata.core import Cohort, Local, Part, Proxy, Recipe, Round, Select, Step, Turn, Weigh
+from fedstrata.errors import FedstrataError
+from fedstrata.experiment import Experiment
+from fedstrata.layout import Arrays, Grain, Layout
+from fedstrata.optim import SGD, Adam, AdamW, Training
+from fedstrata.parse import parse_recipe
+from fedstrata.partition import IID, Dirichlet, Partition
+from fedstrata.simulate import Run, simulate
+from fedstrata.task import Batch, Task
+
+__all__ = [
+    "IID", "SGD", "Adam", "AdamW", "Arrays", "Batch", "Clients", "Cohort", "Dirichlet", "Experiment", "FedstrataError",
+    "Grain", "Layout", "Local", "Part", "Partition", "Proxy", "Recipe", "Round", "Run", "Select", "Step", "Task",
+    "Training", "Turn", "Weigh", "data", "models", "parse_recipe", "partition", "parts", "recipes", "simulate",
+    "testing",
+]  # fmt: skip

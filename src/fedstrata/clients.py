@@ -1,0 +1,148 @@
+"""The clients' examples: who owns which, and the batches of K clients stacked, padded and masked."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedstrata.errors import DataError
+from fedstrata.optim import Training
+from fedstrata.rng import rng
+
+
+@dataclass(frozen=True, eq=False)
+class Clients:
+    """The examples of all clients in one pair of tensors, and the rows that each client owns."""
+
+    x: Tensor  # [n, ...]
+    y: Tensor  # [n, ...]
+    rows: tuple[np.ndarray, ...]  # of each client, row numbers into x and y
+
+    @classmethod
+    def of(cls, clients: "Clients | Sequence[tuple[Any, Any]]") -> "Clients":
+        """From a list of (x, y) pairs, one a client; what a partitioner returned passes through."""
+        if isinstance(clients, Clients):
+            return clients
+        if len(clients) == 0:
+            raise DataError("there are no clients: give a list of (x, y) pairs, one for each")
+        pairs = [_pair(c, f"client {i}") for i, c in enumerate(clients)]
+        shapes = {tuple(x.shape[1:]) for x, _ in pairs if len(x)}
+        if len(shapes) > 1:
+            raise DataError(f"the clients' examples have different shapes: {', '.join(map(str, sorted(shapes)))}")
+        ends = np.cumsum([len(x) for x, _ in pairs])
+        rows = tuple(np.arange(end - len(x), end) for end, (x, _) in zip(ends, pairs, strict=True))
+        filled = [p for p in pairs if len(p[0])]
+        if not filled:
+            raise DataError(f"none of the {len(pairs)} clients has an example")
+        return cls(torch.cat([x for x, _ in filled]), torch.cat([y for _, y in filled]), rows)
+
+    @classmethod
+    def split(cls, x: Any, y: Any, rows: Sequence[np.ndarray]) -> "Clients":
+        """From all examples and the rows of each client."""
+        x, y = _pair((x, y), "the data")
+        return cls(x, y, tuple(np.asarray(r, dtype=np.int64) for r in rows))
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @property
+    def sizes(self) -> np.ndarray:
+        """Examples of each client, [N]."""
+        return np.array([len(r) for r in self.rows])
+
+    def labels(self) -> Tensor:
+        """Class counts of each client, [N, C]."""
+        y = self.y.cpu().numpy()
+        classes = int(y.max()) + 1
+        return torch.from_numpy(np.stack([np.bincount(y[r], minlength=classes) for r in self.rows])).double()
+
+    def owned(self) -> "Clients":
+        """Only the examples that some client owns, client after client: none is copied when all are in order."""
+        every = np.concatenate(self.rows)
+        if len(every) == len(self.x) and np.array_equal(every, np.arange(len(every))):
+            return self
+        ends = np.cumsum(self.sizes)
+        index = torch.from_numpy(every).to(self.x.device)
+        rows = tuple(np.arange(end - len(r), end) for end, r in zip(ends, self.rows, strict=True))
+        return Clients(self.x[index], self.y[index], rows)
+
+    def to(self, device: torch.device, dtype: torch.dtype) -> "Clients":
+        """The same clients on a device, floating-point values in a type."""
+        return replace(self, x=cast(self.x, device, dtype), y=cast(self.y, device, dtype))
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """The batches of K clients: row numbers [K, S, B], padded, and how many of each batch are real, [K, S]."""
+
+    index: np.ndarray
+    count: np.ndarray
+
+    @classmethod
+    def of(cls, batches: Sequence[Sequence[np.ndarray]]) -> "Schedule":
+        """From each client's list of batches. Padding repeats the batch's own first row: nothing foreign is read."""
+        steps = max(map(len, batches))
+        count = np.zeros((len(batches), steps), dtype=np.int64)
+        for k, mine in enumerate(batches):
+            count[k, : len(mine)] = [len(b) for b in mine]
+        index = np.zeros((*count.shape, max(1, count.max())), dtype=np.int64)
+        for k, mine in enumerate(batches):
+            for s, b in enumerate(mine):
+                index[k, s] = b[0]
+                index[k, s, : len(b)] = b
+        return cls(index, count)
+
+    @property
+    def steps(self) -> np.ndarray:
+        """Local steps of each client, [K]."""
+        return (self.count > 0).sum(1)
+
+    def ordered(self, order: np.ndarray) -> "Schedule":
+        """The same batches with the clients in another order."""
+        return Schedule(self.index[order], self.count[order])
+
+    def batch(self, step: int, active: int) -> tuple[np.ndarray, np.ndarray | None]:
+        """Rows [A, B] of one step of the first A clients, and the mask of real ones where some batch is short."""
+        count = self.count[:active, step]
+        width = count.max()
+        mask = None if (count == width).all() else np.arange(width) < count[:, None]
+        return self.index[:active, step, :width], mask
+
+
+def training_batches(clients: Clients, ids: Sequence[int], training: Training, seed: int, round: int) -> Schedule:
+    """What these clients train on in this round; each one's batches depend on nothing but (seed, round, client)."""
+    return Schedule.of([training.batches(clients.rows[i], rng(seed, "batches", round, i)) for i in ids])
+
+
+def probe_batches(clients: Clients, ids: Sequence[int], training: Training, seed: int, round: int) -> Schedule:
+    """One mini-batch of each client, for what it measures at the model it received."""
+
+    def draw(i: int) -> np.ndarray:
+        mine = clients.rows[i]
+        return rng(seed, "probe", round, i).permutation(mine)[: training.batch or len(mine)]
+
+    return Schedule.of([[draw(i)] for i in ids])
+
+
+def cast(t: Tensor, device: torch.device, dtype: torch.dtype) -> Tensor:
+    """On the device; floating-point values in this type, whole numbers as they are."""
+    return t.to(device, dtype if t.is_floating_point() else t.dtype)
+
+
+def _pair(pair: Any, who: str) -> tuple[Tensor, Tensor]:
+    try:
+        x, y = (torch.as_tensor(np.asarray(v) if not isinstance(v, Tensor) else v) for v in pair)
+    except (TypeError, ValueError) as e:
+        raise DataError(f"{who} must be a pair (x, y) of arrays or tensors; got {type(pair).__name__} ({e})") from None
+    if len(x) != len(y):
+        raise DataError(f"{who} has {len(x)} examples but {len(y)} targets")
+    if x.is_floating_point() and not bool(x.isfinite().all()):
+        raise DataError(f"{who} has features that are NaN or infinite; clean them first")
+    if not y.is_floating_point():
+        y = y.long()
+        if y.numel() and int(y.min()) < 0:
+            raise DataError(f"{who} has the label {int(y.min())}; labels are counted from 0")
+    return x, y

@@ -1,0 +1,277 @@
+"""The vocabulary of a federated algorithm: what each side sees, the four types of parts, the recipe.
+
+Client hooks see one client (`turn`); server hooks see the cohort (`round`). Server hooks return (result, new state);
+client hooks return (memory, upload); nothing is remembered anywhere else. A part makes new tensors only from tensors
+or the layout that it was given, so that device and type follow by themselves.
+"""
+
+from abc import abstractmethod
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, ClassVar, Literal, final
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedstrata.errors import NeedError
+from fedstrata.layout import Arrays, Grain, Layout
+from fedstrata.task import Batch, Task
+from fedstrata.values import Value
+
+if TYPE_CHECKING:
+    from fedstrata.optim import Training
+
+State = dict[str, Arrays]
+"""Arrays by part: {"local.0": {"c": ...}, "shrink.0": {}}. Checkpointed and sent as they are."""
+
+REMEDIES = {
+    "proxy": "data of the server's own: give the experiment some, e.g. proxy = 200",
+    "features": "features: give a model with a linear classifier, or one whose classifier is called so",
+    "labels": "class labels: give whole-number labels and the loss 'cross_entropy'",
+}
+"""What to do about each need of a recipe that an experiment may fail to meet."""
+
+
+@dataclass(frozen=True)
+class Cohort:
+    """The clients of this round and what the server last heard of each."""
+
+    layout: Layout
+    ids: Tensor  # [K] in rising order
+    stats: Arrays  # last heard: "examples" [K], "labels" [K, C], "loss_variance" [K], ...
+    model: Tensor  # [P] the global model they receive
+    population: int
+    number: int = 0  # of the round, from 0
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+
+@dataclass(frozen=True)
+class Turn:
+    """One client's turn in a round. No client axis: the simulator adds it with vmap."""
+
+    task: Task
+    training: "Training"
+    start: Tensor  # [P] the global model it received
+    buffers: Arrays  # the global buffers it received
+    brief: Arrays  # what the server's half of this part sent
+    memory: Arrays  # what this part kept on this client
+    stats: Arrays  # this client's own measurements, taken at `start`
+    lr: float  # of this round
+    steps: Tensor | int = 0  # local steps taken, known once training ends
+    trained: Arrays = field(default_factory=dict)  # the client's own buffers, known once training ends
+
+
+@dataclass(frozen=True)
+class Proxy:
+    """A little data held by the server, for the methods that need it."""
+
+    task: Task
+    batch: Batch
+    buffers: Arrays
+
+    def loss(self, w: Tensor) -> Tensor:
+        """Mean loss of a model, [P] -> []."""
+        outputs = self.task.forward(w, self.buffers, self.batch.x).outputs
+        return self.batch.mean(self.task.losses(outputs, self.batch.y))
+
+
+@dataclass(frozen=True)
+class Round:
+    """What the server holds once the cohort has replied."""
+
+    cohort: Cohort
+    delta: Tensor  # [K, P] local minus global: the one sign convention of the library
+    uploads: Arrays = field(default_factory=dict)  # this part's uploads, each [K, ...]
+    proxy: Proxy | None = None
+    notes: Arrays = field(default_factory=dict)  # diagnostics for the report, never read by an algorithm
+
+    @property
+    def layout(self) -> Layout:
+        """Where the layers are."""
+        return self.cohort.layout
+
+    @property
+    def old(self) -> Tensor:
+        """The global model that the cohort started from, [P]."""
+        return self.cohort.model
+
+    @property
+    def share(self) -> Tensor:
+        """p_k = n_k / n over the cohort, [K], in float64."""
+        n = self.cohort.stats["examples"].double()
+        return n / n.sum()
+
+    def note(self, **values: Tensor) -> None:
+        """Keep diagnostics for the report."""
+        self.notes.update({name: v.detach() for name, v in values.items()})
+
+
+class Part(Value):
+    """A frozen dataclass of hyper-parameters; its state lives outside it."""
+
+    @property
+    def needs(self) -> frozenset[str]:
+        """What it cannot do without: "proxy", "features", "labels", or a probe's name."""
+        return frozenset()
+
+    def init(self, layout: Layout, population: int) -> Arrays:
+        """The server's state before the first round."""
+        return {}
+
+
+class Select(Part):
+    """Who takes part."""
+
+    @property
+    def asks(self) -> frozenset[str]:
+        """Probes that every client must answer before this part can choose."""
+        return frozenset()
+
+    @abstractmethod
+    def pick(self, state: Arrays, stats: Arrays, rng: np.random.Generator) -> tuple[Tensor, Arrays]:
+        """(positions of the chosen among the clients that have data, new state)."""
+
+
+class Local(Part):
+    """What a client minimises, with both ends of whatever that takes. Every hook is optional."""
+
+    def enroll(self, task: Task, buffers: Arrays) -> Arrays:
+        """Client: its memory before its first turn."""
+        return {}
+
+    def brief(self, state: Arrays, cohort: Cohort) -> Arrays:
+        """Server: what to send with the model, each entry [K, ...]."""
+        return {}
+
+    def penalty(self, w: Tensor, turn: Turn, batch: Batch) -> Tensor | float:
+        """Client: added to the loss, for terms that look at the data."""
+        return 0.0
+
+    def correct(self, grad: Tensor, w: Tensor, turn: Turn) -> Tensor:
+        """Client: applied to the gradient, for terms with a closed form."""
+        return grad
+
+    def report(self, w: Tensor, turn: Turn) -> tuple[Arrays, Arrays]:
+        """Client, after training: (new memory, upload)."""
+        return turn.memory, {}
+
+    def absorb(self, state: Arrays, proposal: Tensor, round: Round) -> tuple[Tensor, Arrays]:
+        """Server: (proposal, new state), right after weighing."""
+        return proposal, state
+
+    def settle(self, state: Arrays, model: Tensor, round: Round) -> Arrays:
+        """Server: the state once the new global model is known, after the server and shrink steps."""
+        return state
+
+
+class Weigh(Part):
+    """How the cohort becomes one proposal: weights per client, or per client and layer."""
+
+    of: ClassVar[Literal["delta", "model"]] = "delta"  # what the weights multiply; the same when they sum to 1
+    grain: Grain = "model"
+
+    @abstractmethod
+    def weights(self, state: Arrays, round: Round) -> tuple[Tensor, Arrays]:
+        """([K, L] at this part's grain, new state)."""
+
+    def mix(self, weights: Tensor, round: Round) -> Tensor:
+        """The proposal, [P]."""
+        layout = round.layout.at(self.grain)
+        moved = layout.mix(weights, round.delta)
+        if self.of == "delta":
+            return round.old + moved
+        return layout.spread(weights.sum(0)) * round.old + moved
+
+    def buffer_weights(self, weights: Tensor, round: Round) -> Tensor:
+        """The weights of the clients' buffers, [K]: the part's own if it has one a client, else p_k."""
+        return weights[:, 0] if self.grain == "model" else round.share
+
+
+class Step(Part):
+    """Moves the proposal. Server optimisers and shrinking are both steps."""
+
+    @abstractmethod
+    def step(self, state: Arrays, proposal: Tensor, round: Round) -> tuple[Tensor, Arrays]:
+        """(proposal [P], new state)."""
+
+
+@final
+@dataclass(frozen=True)
+class Recipe(Value):
+    """A federated algorithm: parts in the order in which they act.
+
+    On the server: weigh -> local.absorb -> server -> shrink -> local.settle. A part's own state is thus computed from
+    unshrunk values, except in `settle`, which sees the model that the next round starts from.
+    """
+
+    select: Select
+    weigh: Weigh
+    local: tuple[Local, ...] = ()
+    server: tuple[Step, ...] = ()
+    shrink: tuple[Step, ...] = ()
+
+    def parts(self) -> dict[str, Part]:
+        """Every part by its name: "select", "weigh", "local.0", ..., "server.0", ..., "shrink.0", ..."""
+        many = {f"{slot}.{i}": p for slot in ("local", "server", "shrink") for i, p in enumerate(getattr(self, slot))}
+        return {"select": self.select, "weigh": self.weigh} | many
+
+    def locals(self) -> dict[str, Local]:
+        """The parts with a client half, by name."""
+        return {f"local.{i}": p for i, p in enumerate(self.local)}
+
+    @property
+    def needs(self) -> frozenset[str]:
+        """What its parts cannot do without."""
+        return frozenset().union(*(p.needs for p in self.parts().values()))
+
+    def check(self, have: frozenset[str]) -> None:
+        """Raise a NeedError about the first need that is not among what we have."""
+        for part in self.parts().values():
+            for need in sorted(part.needs - have):
+                remedy = REMEDIES.get(need, f"the measurement {need!r}, which no probe provides")
+                raise NeedError(f"{type(part).__name__} needs {remedy}")
+
+    def init(self, layout: Layout, population: int) -> State:
+        """The server's state before the first round."""
+        return {name: p.init(layout, population) for name, p in self.parts().items()}
+
+    def enroll(self, task: Task, buffers: Arrays) -> State:
+        """A client's memory before its first turn."""
+        return {name: p.enroll(task, buffers) for name, p in self.locals().items()}
+
+    def brief(self, state: State, cohort: Cohort) -> State:
+        """What the server sends along with the model, each entry [K, ...]."""
+        return {name: p.brief(state[name], cohort) for name, p in self.locals().items()}
+
+    def aggregate(self, state: State, round: Round, uploads: State) -> tuple[Tensor, Tensor, State]:
+        """From the cohort's replies to (the next global model [P], the weights of the buffers [K], new state)."""
+        state = dict(state)
+        weights, state["weigh"] = self.weigh.weights(state["weigh"], round)
+        round.note(weights=weights)
+        w = self.weigh.mix(weights, round)
+        rounds = {name: replace(round, uploads=uploads.get(name, {})) for name in state}
+        for name, part in self.parts().items():
+            if isinstance(part, Local):
+                w, state[name] = part.absorb(state[name], w, rounds[name])
+            elif isinstance(part, Step):
+                w, state[name] = part.step(state[name], w, rounds[name])
+        for name, part in self.locals().items():
+            state[name] = part.settle(state[name], w, rounds[name])
+        return w, self.weigh.buffer_weights(weights, round), state
+
+
+def rows(table: Tensor, ids: Tensor) -> Tensor:
+    """The rows of these clients; a client beyond the end of the table has a row of zeros."""
+    return _grown(table, ids)[ids]
+
+
+def put_rows(table: Tensor, ids: Tensor, values: Tensor) -> Tensor:
+    """A new table in which these clients have these rows."""
+    return _grown(table, ids).index_copy(0, ids, values.to(table.dtype))
+
+
+def _grown(table: Tensor, ids: Tensor) -> Tensor:
+    short = int(ids.max()) + 1 - len(table) if len(ids) else 0
+    return torch.cat([table, table.new_zeros(short, *table.shape[1:])]) if short > 0 else table

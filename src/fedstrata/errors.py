@@ -1,0 +1,55 @@
+"""Every error that fedstrata raises on purpose, and the words they share.
+
+FedstrataError                    caught by the command, printed as one sentence, exit code 2
+  SettingError   (ValueError)     a setting has a wrong type, an impossible value or an unknown name
+  DataError      (ValueError)     the data or its partition cannot be used
+  ModelError     (ValueError)     parameter names or shapes do not fit the model
+  NeedError      (ValueError)     a recipe needs something that the experiment does not give
+  ClientError    (RuntimeError)   a client failed; names the stage, the round and the client
+  NotFiniteError (RuntimeError)   a client (with on_nonfinite="raise") or the server produced NaN or infinity
+"""
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+
+class FedstrataError(Exception):
+    """Something a user can mend; its text says what was given, what is needed and what to do."""
+
+
+class SettingError(FedstrataError, ValueError):
+    """A setting has a wrong type, an impossible value or an unknown name."""
+
+
+class DataError(FedstrataError, ValueError):
+    """The data or its partition cannot be used."""
+
+
+class ModelError(FedstrataError, ValueError):
+    """Parameter names or shapes do not fit the model."""
+
+
+class NeedError(FedstrataError, ValueError):
+    """A recipe needs something that the experiment does not give."""
+
+
+class ClientError(FedstrataError, RuntimeError):
+    """A client failed; the text names the stage, the round and the client."""
+
+
+class NotFiniteError(FedstrataError, RuntimeError):
+    """NaN or infinity where a number is needed."""
+
+
+def near(name: str, known: Iterable[str]) -> str:
+    """The end of a sentence about an unknown name: the near miss, or the choice."""
+    known = sorted(known)
+    close = get_close_matches(name, known, 1) or get_close_matches(name.lower(), [k.lower() for k in known], 1)
+    close = [k for k in known if k.lower() == close[0].lower()] if close else []
+    return f"did you mean {close[0]!r}?" if close else f"choose from {', '.join(known)}"
+
+
+def check(fine: bool, sentence: str) -> None:
+    """Raise a SettingError with this sentence unless all is fine."""
+    if not fine:
+        raise SettingError(sentence)

@@ -1,0 +1,131 @@
+"""An experiment: everything a run depends on, as one value that is read from and written to TOML."""
+
+import tomllib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, final
+
+from fedstrata.buffers import BufferPolicy
+from fedstrata.core import Recipe
+from fedstrata.data.datasets import balanced, dataset
+from fedstrata.errors import SettingError, check
+from fedstrata.models import model
+from fedstrata.optim import SGD, Training
+from fedstrata.parse import parse_recipe
+from fedstrata.partition import Dirichlet, Partition
+from fedstrata.server import OnNonFinite
+from fedstrata.simulate import Run, simulate
+from fedstrata.values import Value
+
+
+@final
+@dataclass(frozen=True)
+class Experiment(Value):
+    """Data, its partition, a model, how clients train, the recipe, and how long."""
+
+    recipe: Recipe
+    data: str = "digits"
+    partition: Partition = field(default_factory=lambda: Dirichlet(clients=20, alpha=0.1))
+    model: str = "mlp"
+    training: Training = field(default_factory=lambda: SGD(lr=0.1, batch=20, epochs=4))
+    rounds: int = 30
+    seed: int = 0
+    proxy: int | None = None  # examples for the server, class-balanced, taken out of the test set
+    buffers: BufferPolicy = "average"
+    on_nonfinite: OnNonFinite = "drop"
+    evaluate_every: int = 1
+    runtime: Literal["simulator", "apart"] = "simulator"
+    chunk: int | None = None
+    device: str = "cpu"
+
+    def validate(self) -> None:
+        check(self.rounds >= 1, f"rounds must be at least 1; got {self.rounds}")
+        check(self.seed >= 0, f"seed must not be negative; got {self.seed}")
+
+    @classmethod
+    def of(cls, settings: Mapping[str, Any]) -> "Experiment":
+        """From a nested dictionary, as a TOML file has it; what it leaves out takes its default."""
+        settings = dict(settings)
+        if "method" in settings:
+            check("recipe" not in settings, "give either method or recipe, not both")
+            settings["recipe"] = parse_recipe(str(settings.pop("method"))).to_dict()
+        return cls.from_dict(merged(DEFAULTS, settings))
+
+    def settings(self) -> dict[str, Any]:
+        """What its TOML file says."""
+        return {k: v for k, v in self.to_dict().items() if k != "kind"}
+
+    def run(self, out: str | Path | None = None, on_round: Callable[[dict[str, Any]], None] | None = None) -> Run:
+        """Run it."""
+        data = dataset(self.data)
+        proxy, test = balanced(data.test, self.proxy) if self.proxy is not None else (None, data.test)
+        return simulate(
+            self.recipe,
+            model(self.model, data.shape, data.classes, self.seed),
+            self.partition.split(*data.train, seed=self.seed),
+            rounds=self.rounds,
+            training=self.training,
+            test=test,
+            val=data.val,
+            proxy=proxy,
+            seed=self.seed,
+            buffers=self.buffers,
+            on_nonfinite=self.on_nonfinite,
+            evaluate_every=self.evaluate_every,
+            runtime=self.runtime,
+            chunk=self.chunk,
+            device=self.device,
+            out=out,
+            settings=self.settings(),
+            on_round=on_round,
+        )
+
+
+DEFAULTS = Experiment(parse_recipe("fedavg")).settings()
+"""What an experiment says unless told otherwise."""
+
+
+def read_toml(path: str | Path) -> dict[str, Any]:
+    """A TOML file as a nested dictionary."""
+    try:
+        return tomllib.loads(Path(path).read_text())
+    except FileNotFoundError:
+        raise SettingError(f"there is no file {path}") from None
+    except (tomllib.TOMLDecodeError, OSError, UnicodeDecodeError) as e:
+        raise SettingError(f"{path} cannot be read as TOML: {e}") from None
+
+
+def merged(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
+    """Tables merge key by key, unless the new one is of another kind; everything else is replaced."""
+    both = dict(old)
+    for key, value in new.items():
+        was = old.get(key)
+        same = (
+            isinstance(value, Mapping)
+            and isinstance(was, Mapping)
+            and value.get("kind", was.get("kind")) == was["kind"]
+        )
+        both[key] = merged(was, value) if same and key != "recipe" else value  # pyright: ignore[reportArgumentType]
+    return both
+
+
+def put(settings: dict[str, Any], assignment: str) -> None:
+    """Carry out `key=value` on a nested dictionary; the key may be dotted, the value is TOML or else a text."""
+    path, equals, text = assignment.partition("=")
+    check(bool(equals and path.strip()), f"--set {assignment!r} must read key=value, e.g. training.lr=0.1")
+    try:
+        value = tomllib.loads(f"v = {text.strip()}")["v"]
+    except tomllib.TOMLDecodeError:
+        value = text.strip()
+    *tables, last = (p.strip() for p in path.split("."))
+    at: Any = settings
+    for table in tables:
+        at = at[int(table)] if isinstance(at, list) and table.isdigit() and int(table) < len(at) else _table(at, table)
+    check(isinstance(at, dict), f"--set {assignment!r}: {path.strip()!r} is not a setting")
+    at[last] = value
+
+
+def _table(at: Any, name: str) -> Any:
+    check(isinstance(at, dict), f"--set: {name!r} is not a table")
+    return at.setdefault(name, {})

@@ -1,0 +1,164 @@
+"""Layers in a flat vector: where each one lives, its norm, its cosines, its values spread over its parameters."""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from itertools import accumulate, pairwise
+from math import prod
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from fedstrata.errors import ModelError, near
+
+Arrays = dict[str, Tensor]
+"""All state, briefs, memories and uploads: named tensors and nothing else."""
+
+Grain = Literal["tensor", "layer", "model"]
+"""How finely the flat vector is cut: every tensor, every module's tensors together, or not at all."""
+
+CPU = torch.device("cpu")
+
+BLOCK = 1 << 16
+"""Parameters reduced at a time: in float64, a block of a few clients stays in the cache."""
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where each layer lives in a flat vector of the P trainable parameters.
+
+    Frozen parameters and buffers are outside it. Tied weights are one tensor, under their first name;
+    `aliases` pairs every further name with that one.
+    """
+
+    tensors: tuple[tuple[str, tuple[int, ...]], ...]
+    layers: tuple[str, ...]
+    lengths: tuple[int, ...]
+    aliases: tuple[tuple[str, str], ...] = ()
+    dtype: torch.dtype = torch.float32
+    device: torch.device = CPU
+
+    @classmethod
+    def of(cls, model: nn.Module) -> "Layout":
+        """One layer for each module that owns trainable parameters."""
+        named = {n: p for n, p in model.named_parameters(remove_duplicate=False) if p.requires_grad}
+        if not named:
+            raise ModelError(f"{type(model).__name__} has no trainable parameters, so there is nothing to federate")
+        dtypes = sorted({str(p.dtype) for p in named.values()})
+        if len(dtypes) > 1:
+            raise ModelError(
+                f"the parameters of {type(model).__name__} have several types, {', '.join(dtypes)}; use one"
+            )
+        return cls.of_tensors(named)
+
+    @classmethod
+    def of_tensors(cls, named: Mapping[str, Tensor]) -> "Layout":
+        """One layer for each dotted prefix; tensors on the same storage are one."""
+        first: dict[object, str] = {}
+        aliases = tuple((n, first[key]) for n, t in named.items() if first.setdefault(key := _storage(n, t), n) != n)
+        layers: dict[str, list[str]] = {}
+        for name in first.values():
+            layers.setdefault(name.rpartition(".")[0] or "(root)", []).append(name)
+        tensors = tuple((n, tuple(named[n].shape)) for names in layers.values() for n in names)
+        lengths = tuple(sum(named[n].numel() for n in names) for names in layers.values())
+        like = next(iter(named.values()))
+        return cls(tensors, tuple(layers), lengths, aliases, like.dtype, like.device)
+
+    def at(self, grain: Grain) -> "Layout":
+        """The same vector cut tensor by tensor, layer by layer, or not at all."""
+        if grain == "layer":
+            return self
+        if grain == "model":
+            return replace(self, layers=("(model)",), lengths=(self.size,))
+        return replace(self, layers=tuple(n for n, _ in self.tensors), lengths=tuple(prod(s) for _, s in self.tensors))
+
+    def to(self, device: torch.device | str) -> "Layout":
+        """The same layout for vectors that live on another device."""
+        return replace(self, device=torch.device(device))
+
+    @property
+    def size(self) -> int:
+        """P, the number of trainable parameters."""
+        return sum(self.lengths)
+
+    @property
+    def depth(self) -> int:
+        """L, the number of layers at this grain."""
+        return len(self.layers)
+
+    def spans(self) -> Iterator[tuple[int, int]]:
+        """Begin and end of each layer in the vector."""
+        return pairwise(accumulate(self.lengths, initial=0))
+
+    def zeros(self) -> Tensor:
+        """A vector of zeros, [P]."""
+        return torch.zeros(self.size, dtype=self.dtype, device=self.device)
+
+    def full(self, value: float) -> Tensor:
+        """One scalar for each layer, [L], in float64 as all scalars are."""
+        return torch.full((self.depth,), value, dtype=torch.float64, device=self.device)
+
+    def _reduce(self, of: Callable[..., Tensor], *xs: Tensor) -> Tensor:
+        """Sum `of(*xs)` within layers, in float64, a block at a time: [..., P] -> [..., L]."""
+
+        def total(a: int, b: int) -> Tensor:
+            cuts = pairwise([*range(a, b, BLOCK), b])
+            parts = [of(*(x[..., i:j].double() for x in xs)).sum(-1) for i, j in cuts]
+            return torch.stack(parts, -1).sum(-1) if len(parts) > 1 else parts[0]
+
+        return torch.stack([total(a, b) for a, b in self.spans()], -1)
+
+    def total(self, x: Tensor) -> Tensor:
+        """Sum within each layer, [..., P] -> [..., L]."""
+        return self._reduce(lambda a: a, x)
+
+    def dot(self, x: Tensor, y: Tensor) -> Tensor:
+        """Inner product within each layer, [..., L]."""
+        return self._reduce(torch.mul, x, y)
+
+    def norm(self, x: Tensor) -> Tensor:
+        """Euclidean norm of each layer, [..., L]."""
+        return self._reduce(torch.square, x).sqrt()
+
+    def distance(self, x: Tensor, y: Tensor) -> Tensor:
+        """Euclidean norm of each layer of x - y, [..., L], without making x - y."""
+        return self._reduce(lambda a, b: (a - b).square(), x, y).sqrt()
+
+    def cos(self, x: Tensor, y: Tensor, when_zero: float = 0.0) -> Tensor:
+        """Cosine within each layer, [..., L], clipped to [-1, 1]; `when_zero` where either vector is zero."""
+        size = self.norm(x) * self.norm(y)
+        return torch.where(size > 0, self.dot(x, y) / size.clamp_min(1e-300), when_zero).clamp(-1, 1)
+
+    def spread(self, v: Tensor) -> Tensor:
+        """Repeat one value a layer over its parameters, [..., L] -> [..., P]."""
+        v = v.to(self.dtype)
+        return torch.cat([v[..., i : i + 1].expand(*v.shape[:-1], n) for i, n in enumerate(self.lengths)], -1)
+
+    def mix(self, weights: Tensor, x: Tensor) -> Tensor:
+        """Weighted sum over clients, layer by layer: [K, L], [K, P] -> [P]."""
+        return torch.cat([weights[:, i].to(x.dtype) @ x[:, a:b] for i, (a, b) in enumerate(self.spans())])
+
+    def flatten(self, arrays: Mapping[str, Tensor]) -> Tensor:
+        """The vector of these named tensors, [P]; names and shapes must be the layout's."""
+        for name, shape in self.tensors:
+            if name not in arrays:
+                raise ModelError(f"the parameter {name!r} is missing; {near(name, arrays)}")
+            if tuple(arrays[name].shape) != shape:
+                raise ModelError(f"{name!r} has shape {tuple(arrays[name].shape)} where the model has {shape}")
+        own = {n for n, _ in self.tensors} | {n for n, _ in self.aliases}
+        if extra := [n for n in arrays if n not in own]:
+            raise ModelError(f"the model has no trainable parameter {extra[0]!r}; {near(extra[0], own)}")
+        return torch.cat([arrays[n].detach().to(self.device, self.dtype).reshape(-1) for n, _ in self.tensors])
+
+    def unflatten(self, w: Tensor) -> Arrays:
+        """Named views into a vector, aliases included: for functional_call and for state_dicts."""
+        pieces = w.split([prod(s) for _, s in self.tensors])
+        named = {n: p.view(s) for (n, s), p in zip(self.tensors, pieces, strict=True)}
+        return named | {alias: named[n] for alias, n in self.aliases}
+
+
+def _storage(name: str, t: Tensor) -> object:
+    """What two names share when they are tied; an empty or meta tensor is only itself."""
+    if t.numel() == 0 or t.is_meta:
+        return name
+    return t.device, t.data_ptr(), tuple(t.shape), t.stride()

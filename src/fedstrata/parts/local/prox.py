@@ -1,0 +1,45 @@
+"""FedProx: hold every client near the global model."""
+
+from dataclasses import dataclass
+from typing import final
+
+import torch
+from torch import Tensor
+
+from fedstrata.core import Local
+from fedstrata.errors import SettingError, check
+from fedstrata.layout import Layout
+from fedstrata.values import Value
+
+
+@final
+@dataclass(frozen=True)
+class PerLayer(Value):
+    """One number for each layer of the model, in its order."""
+
+    values: tuple[float, ...]
+
+
+@final
+@dataclass(frozen=True)
+class Prox(Local):
+    """FedProx (Li et al. 2020, Eq. 2): add sum_l mu_l/2 |w_l - w^t_l|^2 to the client's loss."""
+
+    mu: float | PerLayer = 0.01
+
+    def validate(self):
+        values = self.mu.values if isinstance(self.mu, PerLayer) else (self.mu,)
+        check(all(v >= 0 for v in values), f"Prox.mu must not be negative; got {self.mu}")
+
+    def correct(self, grad, w, turn):
+        return grad + _strength(self.mu, turn.task.layout) * (w - turn.start)
+
+
+def _strength(mu: float | PerLayer, layout: Layout) -> Tensor | float:
+    """mu, or mu spread over the layers, [P]."""
+    if not isinstance(mu, PerLayer):
+        return mu
+    if len(mu.values) != layout.depth:
+        names = ", ".join(layout.layers)
+        raise SettingError(f"PerLayer has {len(mu.values)} values but the model has {layout.depth} layers: {names}")
+    return layout.spread(torch.tensor(mu.values, device=layout.device))

@@ -1,0 +1,35 @@
+"""SCAFFOLD: control variates undo the drift of each client."""
+
+from dataclasses import dataclass
+from typing import final
+
+from fedstrata.core import Local
+
+
+@final
+@dataclass(frozen=True)
+class Scaffold(Local):
+    """SCAFFOLD, option II (Karimireddy et al. 2020, Alg. 1): step along g - c_k + c.
+
+    c_k' = c_k - c + (w^t - w_k) / (steps lr),   c' = c + 1/N sum_k (c_k' - c_k)
+    """
+
+    def init(self, layout, population):
+        return {"c": layout.zeros()}
+
+    def enroll(self, task, buffers):
+        return {"c_k": task.layout.zeros()}
+
+    def brief(self, state, cohort):
+        return {"c": state["c"].expand(len(cohort), -1)}
+
+    def correct(self, grad, w, turn):
+        return grad - turn.memory["c_k"] + turn.brief["c"]  # Eq. 3
+
+    def report(self, w, turn):
+        seen = (turn.start - w) / (turn.steps * turn.lr)  # the mean gradient of this turn
+        c_k = turn.memory["c_k"] - turn.brief["c"] + seen  # Eq. 4, option II
+        return {"c_k": c_k}, {"dc": c_k - turn.memory["c_k"]}
+
+    def absorb(self, state, proposal, round):
+        return proposal, {"c": state["c"] + round.uploads["dc"].sum(0) / round.cohort.population}  # Eq. 5

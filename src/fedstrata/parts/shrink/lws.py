@@ -1,0 +1,67 @@
+"""FedLWS: shrink each layer by how much the clients disagree in it."""
+
+from dataclasses import dataclass
+from typing import Literal, final
+
+import torch
+from torch import Tensor
+
+from fedstrata.core import Round, Step
+from fedstrata.errors import SettingError, check
+from fedstrata.layout import Grain, Layout
+
+Variant = Literal["full", "only_opt", "only_reg"]
+
+
+@final
+@dataclass(frozen=True)
+class LWS(Step):
+    """FedLWS (Shi et al. 2025, Alg. 1): w_l <- gamma_l w_l, gamma_l = |w^t_l| / (|w^t_l| + beta tau_l |w_l - w^t_l|).
+
+    tau_l = 1/K sum_k |g_k,l - mean_j g_j,l|, the clients' disagreement, with g_k = w_k - w^t and an unweighted mean.
+    A layer that is zero is left alone. variant "only_opt" shrinks the step alone, "only_reg" the old model alone.
+    """
+
+    beta: float = 0.1
+    grain: Grain = "layer"
+    variant: Variant = "full"
+
+    def validate(self):
+        check(self.beta >= 0, f"LWS.beta must not be negative; got {self.beta}")
+
+    def step(self, state, proposal, round):
+        layout = round.layout.at(self.grain)
+        tau = layout.distance(round.delta, round.delta.mean(0)).mean(0)  # [L]
+        size, move = layout.norm(round.old), layout.distance(proposal, round.old)
+        gamma = torch.where(size > 0, size / (size + self.beta * tau * move).clamp_min(1e-300), 1.0)
+        round.note(gamma=gamma, tau=tau)
+        return _shrunk(proposal, gamma, layout, round, self.variant), state
+
+
+@final
+@dataclass(frozen=True)
+class FixedShrink(Step):
+    """FedLWS with given factors (Shi et al. 2025, Table 11): gamma_l falls from 1 to 0.96 in forward order."""
+
+    gammas: tuple[float, ...] | None = None
+    variant: Variant = "full"
+
+    def step(self, state, proposal, round):
+        layout = round.layout
+        given = self.gammas or torch.linspace(1, 0.96, layout.depth, dtype=torch.float64).tolist()
+        if len(given) != layout.depth:
+            names = ", ".join(layout.layers)
+            raise SettingError(f"FixedShrink has {len(given)} gammas but the model has {layout.depth} layers: {names}")
+        gamma = torch.tensor(given, dtype=torch.float64, device=proposal.device)
+        round.note(gamma=gamma)
+        return _shrunk(proposal, gamma, layout, round, self.variant), state
+
+
+def _shrunk(proposal: Tensor, gamma: Tensor, layout: Layout, round: Round, variant: Variant) -> Tensor:
+    """From w' = w - gamma eta g - (1 - gamma) w: both terms, the first alone, or the second alone."""
+    g = layout.spread(gamma)
+    if variant == "only_opt":
+        return round.old + g * (proposal - round.old)
+    if variant == "only_reg":
+        return proposal - (1 - g) * round.old
+    return g * proposal

@@ -1,0 +1,7 @@
+"""How much each client counts, in the whole model or in each layer."""
+
+from fedstrata.parts.weigh.angle import Angle
+from fedstrata.parts.weigh.calm import Calm
+from fedstrata.parts.weigh.size import BySize, Equal
+
+__all__ = ["Angle", "BySize", "Calm", "Equal"]

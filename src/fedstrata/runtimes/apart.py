@@ -1,0 +1,50 @@
+"""Clients one by one, each by itself: slower, but an error names the stage, the round and the client."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+
+from fedstrata.core import Cohort, State
+from fedstrata.errors import ClientError
+from fedstrata.layout import Arrays
+from fedstrata.runtimes.vault import Vault
+from fedstrata.runtimes.visit import joined, visit
+from fedstrata.server import Replies, Server
+from fedstrata.train import Federation, Watch, survey
+
+
+@dataclass(frozen=True)
+class Apart:
+    """Trains the cohort one client after another."""
+
+    fed: Federation
+    vault: Vault
+
+    def survey(self, server: Server, names: frozenset[str], ids: Sequence[int]) -> Arrays:
+        answers = []
+        for i in ids:
+            with naming(server.number, i)("measuring"):
+                answers.append(survey(self.fed, names, [i], server.number, server.model, server.buffers))
+        return {n: torch.cat([a[n] for a in answers]) for n in names}
+
+    def train(self, server: Server, cohort: Cohort, brief: State, probes: frozenset[str]) -> Replies:
+        def alone(j: int, client: int) -> Replies:
+            watch = naming(server.number, client)
+            return visit(self.fed, self.vault, server, cohort, brief, probes, slice(j, j + 1), watch)
+
+        return joined([alone(j, client) for j, client in enumerate(cohort.ids.tolist())])
+
+
+def naming(number: int, client: int) -> Watch:
+    """Stages whose errors say the round and the client."""
+
+    @contextmanager
+    def stage(name: str) -> Iterator[None]:
+        try:
+            yield
+        except Exception as e:
+            raise ClientError(f"round {number}, client {client}, {name}: {type(e).__name__}: {e}") from e
+
+    return stage

@@ -1,0 +1,128 @@
+"""The server's half of a round, whoever carries the messages: open it, screen the replies, close it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_leaves, tree_map
+
+from fedstrata.buffers import BufferPolicy, mix_buffers
+from fedstrata.core import Cohort, Proxy, Recipe, Round, State
+from fedstrata.errors import DataError, NotFiniteError
+from fedstrata.layout import Arrays, Layout
+
+OnNonFinite = Literal["drop", "raise"]
+
+
+@dataclass(frozen=True)
+class Server:
+    """All that the server remembers between rounds."""
+
+    layout: Layout
+    model: Tensor  # [P]
+    buffers: Arrays
+    state: State
+    stats: Arrays  # [N, ...] what it last heard of every client
+    number: int = 0  # of the round to come
+
+    @property
+    def population(self) -> int:
+        """N, all clients."""
+        return len(self.stats["examples"])
+
+
+@dataclass(frozen=True)
+class Replies:
+    """What the cohort sent back, one row a client, in the order of their ids."""
+
+    ids: Tensor  # [K]
+    delta: Tensor  # [K, P]
+    buffers: Arrays = field(default_factory=dict)
+    uploads: State = field(default_factory=dict)
+    stats: Arrays = field(default_factory=dict)
+
+    def only(self, keep: Tensor) -> "Replies":
+        """The replies of some of the clients."""
+        if bool(keep.all()):
+            return self
+        parts = self.ids, self.delta, self.buffers, self.uploads, self.stats
+        return Replies(*tree_map(lambda v: v[keep], parts))
+
+
+def has_data(stats: Arrays) -> Tensor:
+    """The ids of the clients that have examples, in rising order."""
+    return (stats["examples"] > 0).nonzero().flatten().cpu()
+
+
+def open_round(recipe: Recipe, server: Server, rng: np.random.Generator) -> tuple[Server, Cohort, State]:
+    """Choose the cohort and write its briefs. Clients without data are never chosen."""
+    pool = has_data(server.stats)
+    chosen, memory = recipe.select.pick(server.state["select"], _at(server.stats, pool), rng)
+    ids = pool[chosen].sort().values
+    server = replace(server, state=server.state | {"select": memory})
+    cohort = Cohort(server.layout, ids, _at(server.stats, ids), server.model, server.population, server.number)
+    cohort = replace(cohort, ids=ids.to(server.model.device))
+    return server, cohort, recipe.brief(server.state, cohort)
+
+
+def finite(*stacked: Any) -> Tensor:
+    """Which of K clients have only finite numbers in all their tensors, [K]."""
+    leaves = [v for v in tree_leaves(stacked) if v.is_floating_point()]
+    return torch.stack([v.isfinite().flatten(1).all(1) if v.dim() > 1 else v.isfinite() for v in leaves]).all(0)
+
+
+def screen(replies: Replies, number: int, on_nonfinite: OnNonFinite) -> tuple[Replies, list[int]]:
+    """Leave out the clients that sent NaN or infinity: (the usable replies, the ids of the others)."""
+    good = finite(replies.delta, replies.buffers, replies.uploads)
+    bad = replies.ids[~good].tolist()
+    if bad and on_nonfinite == "raise":
+        raise NotFiniteError(f"round {number}: {clients_in_words(bad)} returned values that are NaN or infinite")
+    return replies.only(good), bad
+
+
+def close_round(
+    recipe: Recipe,
+    server: Server,
+    cohort: Cohort,
+    replies: Replies,
+    proxy: Proxy | None = None,
+    buffers: BufferPolicy = "average",
+) -> tuple[Server, Arrays]:
+    """The next server and the round's notes, from those who replied. Nobody replied: nothing changes."""
+    if len(replies.ids) == 0:
+        return replace(server, number=server.number + 1), {}
+    there = torch.searchsorted(cohort.ids, replies.ids)
+    stats = _at(cohort.stats, there) | replies.stats
+    if not bool(stats["examples"].sum() > 0):
+        raise DataError(
+            f"round {cohort.number}: none of {clients_in_words(replies.ids.tolist())} has an example to weigh it by"
+        )
+    round = Round(replace(cohort, ids=replies.ids, stats=stats), replies.delta, proxy=proxy)
+    round.note(drift=server.layout.norm(replies.delta))  # [K, L]
+    model, weights, state = recipe.aggregate(server.state, round, replies.uploads)
+    if not bool(model.isfinite().all()):
+        raise NotFiniteError(
+            f"round {cohort.number}: the server's step gave a model with NaN or infinite values, though every client's "
+            "reply was finite; lower the learning rate or the strength of the correction"
+        )
+    after = mix_buffers(server.buffers, replies.buffers, weights, round.share, buffers)
+    heard = server.stats | {n: _heard(server, n, v, replies.ids) for n, v in replies.stats.items()}
+    return replace(server, model=model, buffers=after, state=state, stats=heard, number=server.number + 1), round.notes
+
+
+def clients_in_words(ids: Sequence[int]) -> str:
+    """These clients in words."""
+    return f"client {ids[0]}" if len(ids) == 1 else f"clients {', '.join(map(str, ids))}"
+
+
+def _heard(server: Server, name: str, values: Tensor, ids: Tensor) -> Tensor:
+    """The table of a measurement, [N, ...], with these clients' new values; NaN for those never asked."""
+    never = values.new_full((server.population, *values.shape[1:]), torch.nan)
+    return server.stats.get(name, never).index_copy(0, ids, values)
+
+
+def _at(stats: Arrays, ids: Tensor) -> Arrays:
+    return {n: v[ids.to(v.device)] for n, v in stats.items()}

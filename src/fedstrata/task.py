@@ -1,0 +1,138 @@
+"""A model and its loss as functions of a flat parameter vector."""
+
+from collections.abc import Callable, Mapping
+from copy import deepcopy
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, vmap
+
+from fedstrata.batchnorm import heed_masks, real_examples
+from fedstrata.errors import ModelError, SettingError, near
+from fedstrata.layout import Arrays, Layout
+
+Loss = Callable[[Tensor, Tensor], Tensor]
+"""(outputs [B, ...], targets [B, ...]) -> one loss an example, [B], or their mean."""
+
+
+def cross_entropy(outputs: Tensor, y: Tensor) -> Tensor:
+    """One loss an example, [B]."""
+    return nn.functional.cross_entropy(outputs, y, reduction="none")
+
+
+def squared_error(outputs: Tensor, y: Tensor) -> Tensor:
+    """Half the squared distance between output and target, one an example, [B]."""
+    gap = outputs.reshape(len(outputs), -1) - y.reshape(len(y), -1)
+    return 0.5 * gap.square().sum(-1)
+
+
+def accuracy(outputs: Tensor, y: Tensor) -> Tensor:
+    """1 where the largest output is the label, else 0, [B]."""
+    return (outputs.argmax(-1) == y).to(outputs.dtype)
+
+
+LOSSES: dict[str, tuple[Loss, dict[str, Loss]]] = {
+    "cross_entropy": (cross_entropy, {"accuracy": accuracy}),
+    "squared_error": (squared_error, {}),
+}
+"""Losses by name, each with the metrics that go with it unless others are given."""
+
+
+class Forward(NamedTuple):
+    """What one pass of the model over a batch gave."""
+
+    outputs: Tensor  # [B, ...]
+    features: Tensor | None  # [B, d] what the classifier saw, if the model has one
+    buffers: Arrays  # after the pass
+
+
+@dataclass(frozen=True)
+class Batch:
+    """A batch of one client, and what its model made of it."""
+
+    x: Tensor  # [B, ...]
+    y: Tensor  # [B, ...]
+    mask: Tensor | None = None  # [B] false for padding; None when every example is real
+    outputs: Tensor | None = None  # [B, ...] of the model being trained
+    features: Tensor | None = None  # [B, d] of the model being trained
+
+    def mean(self, values: Tensor) -> Tensor:
+        """Mean over the real examples of one value an example, [B] -> []."""
+        if self.mask is None:
+            return values.mean()
+        return torch.where(self.mask, values, 0.0).sum() / self.mask.sum()
+
+
+@dataclass(frozen=True, eq=False)
+class Task:
+    """A model and its loss, as functions of a flat parameter vector.
+
+    The parameters and buffers inside the two modules are never read: every call brings its own.
+    """
+
+    layout: Layout
+    train_mode: nn.Module
+    eval_mode: nn.Module
+    frozen: Arrays  # parameters that nobody trains
+    loss: Loss
+    metrics: Mapping[str, Loss] = field(default_factory=dict)
+    classifier: str | None = None  # the module whose input the features are
+
+    @classmethod
+    def of(
+        cls, model: nn.Module, loss: str | Loss = "cross_entropy", metrics: Mapping[str, Loss] | None = None
+    ) -> "Task":
+        """The task of training this model; the model itself is left as it is."""
+        if isinstance(loss, str):
+            if loss not in LOSSES:
+                raise SettingError(f"no loss is called {loss!r}; {near(loss, LOSSES)}, or give a function")
+            loss, usual = LOSSES[loss]
+            metrics = usual if metrics is None else metrics
+        frozen = {n: p.detach() for n, p in model.named_parameters(remove_duplicate=False) if not p.requires_grad}
+        train, evaluate = heed_masks(deepcopy(model).train()), deepcopy(model).eval()
+        return cls(Layout.of(model), train, evaluate, frozen, loss, metrics or {}, _classifier(model))
+
+    def forward(
+        self, w: Tensor, buffers: Arrays, x: Tensor, mode: Literal["train", "eval"] = "eval", mask: Tensor | None = None
+    ) -> Forward:
+        """One pass over a batch; the buffers that come back are new."""
+        model = self.train_mode if mode == "train" else self.eval_mode
+        after = {n: b.clone() for n, b in buffers.items()} if mode == "train" else buffers
+        seen: list[Tensor] = []
+        head = model.get_submodule(self.classifier) if self.classifier is not None else None
+        hook = head.register_forward_pre_hook(lambda _, args: seen.append(args[0])) if head is not None else None
+        try:
+            with real_examples(mask):
+                outputs = functional_call(model, self.layout.unflatten(w) | self.frozen | after, (x,))
+        finally:
+            if hook is not None:
+                hook.remove()
+        return Forward(outputs, seen[-1] if seen else None, after)
+
+    def features(self, w: Tensor, buffers: Arrays, x: Tensor) -> Tensor:
+        """What the classifier sees, [B, d], in evaluation mode."""
+        features = self.forward(w, buffers, x).features
+        if features is None:
+            raise ModelError("the model has no linear layer to take features from")
+        return features
+
+    def losses(self, outputs: Tensor, y: Tensor) -> Tensor:
+        """One loss an example, [B]; a loss that averages is asked about each example by itself."""
+        values = self.loss(outputs, y)
+        if values.dim() > 0:
+            return values.reshape(len(outputs), -1).mean(-1)
+        return vmap(lambda o, t: self.loss(o[None], t[None]))(outputs, y)
+
+
+def _classifier(model: nn.Module) -> str | None:
+    """The module called classifier, or else the last linear layer."""
+    if isinstance(getattr(model, "classifier", None), nn.Module):
+        return "classifier"
+    return next((n for n, m in reversed(list(model.named_modules())) if isinstance(m, nn.Linear)), None)
+
+
+def buffers_of(model: nn.Module) -> Arrays:
+    """A copy of the model's buffers: running statistics, counters."""
+    return {n: b.detach().clone() for n, b in model.named_buffers()}

@@ -1,0 +1,35 @@
+"""Writing TOML; Python reads it by itself."""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+
+def dumps(data: Mapping[str, Any]) -> str:
+    """Plain nested dictionaries as TOML: values first, then a table for every dictionary."""
+    return "\n".join(_table(data, ())).strip() + "\n"
+
+
+def _table(data: Mapping[str, Any], path: tuple[str, ...]) -> list[str]:
+    tables = {k: v for k, v in data.items() if isinstance(v, Mapping)}
+    lines = ["", f"[{'.'.join(path)}]"] if path and (len(tables) < len(data) or not data) else []
+    lines += [f"{_key(k)} = {_value(v)}" for k, v in data.items() if k not in tables]
+    for name, table in tables.items():
+        lines += _table(table, (*path, _key(name)))
+    return lines
+
+
+def _key(name: str) -> str:
+    return name if name.replace("_", "").replace("-", "").isalnum() and name.isascii() else json.dumps(name)
+
+
+def _value(v: Any) -> str:
+    if isinstance(v, bool):
+        return str(v).lower()
+    if isinstance(v, str):
+        return json.dumps(v, ensure_ascii=False)
+    if isinstance(v, Mapping):
+        return "{" + ", ".join(f"{_key(k)} = {_value(x)}" for k, x in v.items()) + "}"
+    if isinstance(v, (list, tuple)):
+        return "[" + ", ".join(map(_value, v)) + "]"
+    return repr(v)

@@ -1,0 +1,181 @@
+"""K clients' local work, the only training loop of the library: measure, train, report.
+
+Clients are stacked in a leading axis. They are sorted by their number of steps, so that at every step those with data
+left are a prefix and the others are not touched at all: not their parameters, momentum, counters or buffers.
+"""
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.func import grad, vmap
+from torch.utils._pytree import tree_leaves, tree_map
+
+from fedstrata.clients import Clients, Schedule, probe_batches, training_batches
+from fedstrata.core import Recipe, State, Turn
+from fedstrata.layout import Arrays
+from fedstrata.optim import Training
+from fedstrata.probes import measure
+from fedstrata.rng import seeded, torch_seed
+from fedstrata.task import Batch, Task
+
+Watch = Callable[[str], AbstractContextManager[object]]
+"""Wraps each stage of the clients' work, by name: how a runtime says where an error happened."""
+
+
+@dataclass(frozen=True)
+class Federation:
+    """What a run is about, whoever executes it: the algorithm, the model's task, the data, the local training."""
+
+    recipe: Recipe
+    task: Task
+    clients: Clients
+    training: Training
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class Errand:
+    """What K clients are sent off with."""
+
+    ids: Sequence[int]
+    number: int  # of the round
+    start: Tensor  # [P]
+    buffers: Arrays
+    brief: State  # [K, ...] each
+    memory: State  # [K, ...] each, and the optimiser's own under "optimizer" where it is kept
+    stats: Arrays  # [K, ...] what the server knows of them
+    probes: frozenset[str]  # what they must still measure
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What K clients bring back."""
+
+    delta: Tensor  # [K, P]
+    buffers: Arrays  # [K, ...] each
+    memory: State
+    uploads: State
+    stats: Arrays  # [K] each, what they measured
+
+
+def train(fed: Federation, errand: Errand, watch: Watch = nullcontext) -> Trained:
+    """Send K clients through one round."""
+    lr, ids = fed.training.rate(errand.number), errand.ids
+    with watch("measuring"):
+        measured = survey(fed, errand.probes, ids, errand.number, errand.start, errand.buffers)
+    with watch("training"), seeded(torch_seed(fed.seed, "noise", errand.number, ids[0])):
+        schedule = training_batches(fed.clients, ids, fed.training, fed.seed, errand.number)
+        stats = errand.stats | measured
+        w, buffers, optimizer = descend(fed, errand, stats, schedule, lr)
+    with watch("reporting"):
+        steps = torch.from_numpy(schedule.steps).to(w.device)
+
+        def report(w: Tensor, after: Arrays, brief: State, memory: State, stats: Arrays, steps: Tensor) -> Any:
+            turns = _turns(fed, errand, brief, memory, stats, lr, steps=steps, trained=after)
+            return {n: p.report(w, turns[n]) for n, p in fed.recipe.locals().items()}
+
+        memory = {n: errand.memory[n] for n in fed.recipe.locals()}
+        pairs = over_clients(report, w, buffers, errand.brief, memory, stats, steps)
+        memory, uploads = ({n: pair[i] for n, pair in pairs.items()} for i in (0, 1))
+    kept = {} if fed.training.reset_optimizer else {"optimizer": optimizer}
+    return Trained(w.sub_(errand.start), buffers, memory | kept, uploads, measured)
+
+
+def descend(
+    fed: Federation, errand: Errand, stats: Arrays, schedule: Schedule, lr: float
+) -> tuple[Tensor, Arrays, Arrays]:
+    """The local steps of K clients: (parameters [K, P], buffers, optimiser state)."""
+    order = np.argsort(-schedule.steps, kind="stable")
+    there = torch.from_numpy(order).to(errand.start.device)
+    schedule = schedule.ordered(order)
+    memory = {n: errand.memory[n] for n in fed.recipe.locals()}
+    given = tree_map(lambda v: v[there], (errand.brief, memory, stats))
+    w = errand.start.repeat(len(order), 1)
+    buffers = {n: b.repeat(len(order), *[1] * b.dim()) for n, b in errand.buffers.items()}
+    optimizer = tree_map(lambda v: v[there].clone(), _optimizer(fed, errand))
+    direction = partial(_direction, fed, errand, lr)
+    for step in range(schedule.count.shape[1]):
+        active = int((schedule.steps > step).sum())
+        head = partial(tree_map, lambda v, a=active: v[:a])
+        batch = _gather(fed.clients, *schedule.batch(step, active))
+        gradient, after = over_clients(direction, w[:active], head(buffers), *head(given), batch)
+        moved, state = fed.training.update(w[:active], fed.training.clipped(gradient), head(optimizer), lr)
+        _write((w, buffers, optimizer), (moved, after, state), active)
+    back = torch.from_numpy(np.argsort(order)).to(w.device)
+    return tree_map(lambda v: v[back], (w, buffers, optimizer))
+
+
+def survey(
+    fed: Federation, names: frozenset[str], ids: Sequence[int], number: int, start: Tensor, buffers: Arrays
+) -> Arrays:
+    """What K clients measure at the model they received, [K] each."""
+    if not names:
+        return {}
+    schedule = probe_batches(fed.clients, ids, fed.training, fed.seed, number)
+    batch = _gather(fed.clients, *schedule.batch(0, len(ids)))
+    return over_clients(lambda batch: measure(names, fed.task, start, buffers, Batch(**batch)), batch)
+
+
+def over_clients(f: Callable[..., Any], *args: Any) -> Any:
+    """f for each of K stacked clients. One client alone is not vmapped: any model works, and it is faster."""
+    k = next(v for v in tree_leaves(args)).shape[0]
+    if k > 1:
+        return vmap(f, randomness="different")(*args)
+    return tree_map(lambda v: v[None], f(*tree_map(lambda v: v[0], args)))
+
+
+def _direction(
+    fed: Federation, errand: Errand, lr: float, w: Tensor, buffers: Arrays, brief: State, memory: State, stats: Arrays,
+    batch: Arrays,
+) -> tuple[Tensor, Arrays]:  # fmt: skip
+    """One client's gradient, corrections included, and its buffers after the pass."""
+    parts = fed.recipe.locals()
+    turns = _turns(fed, errand, brief, memory, stats, lr)
+    mask = batch.get("mask")
+
+    def objective(v: Tensor, buffers: Arrays) -> tuple[Tensor, Arrays]:
+        outputs, features, after = fed.task.forward(v, buffers, batch["x"], "train", mask)
+        seen = Batch(batch["x"], batch["y"], mask, outputs, features)
+        loss = seen.mean(fed.task.losses(outputs, seen.y))
+        for n, part in parts.items():
+            loss = loss + part.penalty(v, turns[n], seen)
+        return loss, after
+
+    gradient, after = grad(objective, has_aux=True)(w, buffers)
+    for n, part in parts.items():
+        gradient = part.correct(gradient, w, turns[n])
+    return gradient, after
+
+
+def _turns(
+    fed: Federation, errand: Errand, brief: State, memory: State, stats: Arrays, lr: float, **end: Any
+) -> dict[str, Turn]:
+    """One client's turn as each local part sees it."""
+    common = fed.task, fed.training, errand.start, errand.buffers
+    return {n: Turn(*common, brief[n], memory[n], stats, lr, **end) for n in fed.recipe.locals()}
+
+
+def _optimizer(fed: Federation, errand: Errand) -> Arrays:
+    """The optimiser state that K clients begin with, [K, ...] each."""
+    if not fed.training.reset_optimizer:
+        return errand.memory["optimizer"]
+    fresh = fed.training.init(errand.start)
+    return {n: v.expand(len(errand.ids), *v.shape) for n, v in fresh.items()}
+
+
+def _gather(clients: Clients, index: np.ndarray, mask: np.ndarray | None) -> Arrays:
+    """The examples of A batches, [A, B, ...]."""
+    rows = torch.from_numpy(index).to(clients.x.device)
+    batch = {"x": clients.x[rows], "y": clients.y[rows]}
+    return batch if mask is None else batch | {"mask": torch.from_numpy(mask).to(rows.device)}
+
+
+def _write(into: Any, values: Any, active: int) -> None:
+    """Put the first clients' new values in their place."""
+    tree_map(lambda old, new: old[:active].copy_(new), into, values)
