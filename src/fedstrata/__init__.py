@@ -6,6 +6,8 @@ A round, in the order of the files that make it: `data` and `partition` say who 
 `evaluate` and `record` tell how it went. `simulate` plays them all.
 """
 
+from importlib.metadata import version
+
 from fedstrata import data, models, partition, parts, recipes, testing
 from fedstrata.clients import Clients
 from fedstrata.core import Cohort, Local, Part, Proxy, Recipe, Round, Select, Step, Turn, Weigh
@@ -17,6 +19,8 @@ from fedstrata.parse import parse_recipe
 from fedstrata.partition import IID, Dirichlet, Partition
 from fedstrata.simulate import Run, simulate
 from fedstrata.task import Batch, Task
+
+__version__ = version("fedstrata")
 
 __all__ = [
     "IID", "SGD", "Adam", "AdamW", "Arrays", "Batch", "Clients", "Cohort", "Dirichlet", "Experiment", "FedstrataError",

@@ -79,7 +79,7 @@ def simulate(
     check(seed >= 0, f"seed must not be negative; got {seed}")
     check(evaluate_every >= 1, f"evaluate_every must be at least 1; got {evaluate_every}")
     training = training or SGD()
-    task = Task.of(deepcopy(model).to(device), loss, metrics)
+    task = Task.of(model, loss, metrics, device)
     place = task.layout.device, task.layout.dtype
     fed = Federation(recipe, task, Clients.of(clients).owned().to(*place), training, seed)
     recipe.check(_have(fed, proxy))

@@ -82,17 +82,23 @@ class Task:
 
     @classmethod
     def of(
-        cls, model: nn.Module, loss: str | Loss = "cross_entropy", metrics: Mapping[str, Loss] | None = None
+        cls,
+        model: nn.Module,
+        loss: str | Loss = "cross_entropy",
+        metrics: Mapping[str, Loss] | None = None,
+        device: torch.device | str = "cpu",
     ) -> "Task":
-        """The task of training this model; the model itself is left as it is."""
+        """The task of training this model on a device; the model itself is left as it is."""
         if isinstance(loss, str):
             if loss not in LOSSES:
                 raise SettingError(f"no loss is called {loss!r}; {near(loss, LOSSES)}, or give a function")
             loss, usual = LOSSES[loss]
             metrics = usual if metrics is None else metrics
-        frozen = {n: p.detach() for n, p in model.named_parameters(remove_duplicate=False) if not p.requires_grad}
-        train, evaluate = heed_masks(deepcopy(model).train()), deepcopy(model).eval()
-        return cls(Layout.of(model), train, evaluate, frozen, loss, metrics or {}, _classifier(model))
+        named = model.named_parameters(remove_duplicate=False)
+        frozen = {n: p.detach().to(device) for n, p in named if not p.requires_grad}
+        layout = Layout.of(model).to(device)  # of the model as given: moving it would untie what shares storage
+        train, evaluate = heed_masks(deepcopy(model).to(device).train()), deepcopy(model).to(device).eval()
+        return cls(layout, train, evaluate, frozen, loss, metrics or {}, _classifier(model))
 
     def forward(
         self, w: Tensor, buffers: Arrays, x: Tensor, mode: Literal["train", "eval"] = "eval", mask: Tensor | None = None

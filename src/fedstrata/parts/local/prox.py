@@ -42,4 +42,4 @@ def _strength(mu: float | PerLayer, layout: Layout) -> Tensor | float:
     if len(mu.values) != layout.depth:
         names = ", ".join(layout.layers)
         raise SettingError(f"PerLayer has {len(mu.values)} values but the model has {layout.depth} layers: {names}")
-    return layout.spread(torch.tensor(mu.values, device=layout.device))
+    return layout.spread(torch.tensor(mu.values, dtype=torch.float64, device=layout.device))

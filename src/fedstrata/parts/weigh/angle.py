@@ -16,9 +16,9 @@ class Angle(Weigh):
     """psi_k,l ~ n_k e^{f(theta_k,l)}: FedAdp (Wu & Wang 2021) for grain "model", FedLayerWise (Seed 003) for "layer".
 
     theta_k,l is the angle between the client's update and the mean one, averaged over the client's turns so far;
-    f(theta) = alpha (1 - exp(-exp(-alpha (theta - 1)))). The paper prints +alpha within, which rewards large angles; minus
-    agrees with its text and with FedAdp, sign=1 gives the print (D-06). count="round" averages over the rounds
-    instead of the client's own turns (D-08).
+    f(theta) = alpha (1 - exp(-exp(-alpha (theta - 1)))). The paper prints +alpha within, which rewards large
+    angles; minus agrees with its text and with FedAdp, sign=1 gives the print (D-06). count="round" averages over the
+    rounds instead of the client's own turns (D-08).
     """
 
     alpha: float = 5.0

@@ -1,0 +1,152 @@
+"""The command: run, methods, explain, demo. Errors are one sentence on standard error and exit code 2."""
+
+import json
+import os
+import sys
+from dataclasses import asdict
+from datetime import datetime
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from fedstrata import __version__
+from fedstrata.console import Watcher, explain_method
+from fedstrata.errors import FedstrataError
+from fedstrata.experiment import Experiment, merged, put, read_toml
+from fedstrata.recipes import METHODS
+from fedstrata.report import draw_curves, methods_table, runs_table
+from fedstrata.report.tables import described
+
+app = typer.Typer(
+    add_completion=False,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    help="Federated learning on data that differs from client to client.",
+)
+out, err = Console(), Console(stderr=True)
+
+
+@app.callback(invoke_without_command=True)
+def _version(version: Annotated[bool, typer.Option("--version", help="Show the version and stop.")] = False) -> None:
+    if version:
+        typer.echo(f"fedstrata {__version__}")
+        raise typer.Exit
+
+
+@app.command()
+def run(
+    experiment: Annotated[Path | None, typer.Argument(help="A TOML file; the options below go before it.")] = None,
+    method: Annotated[str | None, typer.Option(help="A method, e.g. fedlws or 'fedlws(beta=0.05)'.")] = None,
+    data: Annotated[str | None, typer.Option(help="A data set: digits.")] = None,
+    clients: Annotated[int | None, typer.Option(help="How many clients the data is split over.")] = None,
+    alpha: Annotated[float | None, typer.Option(help="Label skew of the Dirichlet split: small is strong.")] = None,
+    model: Annotated[str | None, typer.Option(help="logreg, mlp, cnn or cnn_bn.")] = None,
+    rounds: Annotated[int | None, typer.Option(help="How many rounds.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Of everything that is drawn.")] = None,
+    set_: Annotated[list[str] | None, typer.Option("--set", help="Any setting, e.g. training.lr=0.05.")] = None,
+    out_dir: Annotated[Path | None, typer.Option("--out", help="The run folder; runs/... unless given.")] = None,
+    json_: Annotated[bool, typer.Option("--json", help="End with one JSON object on standard output.")] = False,
+) -> None:
+    """Run one experiment and write its run folder."""
+    settings = read_toml(experiment) if experiment is not None else {}
+    if method is not None:
+        settings.pop("recipe", None)
+    split = {k: v for k, v in (("clients", clients), ("alpha", alpha)) if v is not None}
+    plain = {"method": method, "data": data, "model": model, "rounds": rounds, "seed": seed}
+    settings = merged(settings, {k: v for k, v in plain.items() if v is not None})
+    settings["partition"] = settings.get("partition", {}) | split
+    settings = settings if settings["partition"] else {k: v for k, v in settings.items() if k != "partition"}
+    for assignment in set_ or []:
+        put(settings, assignment)
+    if "method" not in settings and "recipe" not in settings:
+        settings["method"] = "fedavg"
+    exp = Experiment.of(settings)
+    name = settings.get("method", "recipe")
+    folder = out_dir or new_folder(name.split("(")[0])
+    with Watcher(err, {name: exp.rounds}) as watcher:
+        result = exp.run(folder, watcher.of(name))
+    out.print(runs_table({name: result.final}, f"{name} on {exp.data}, after {exp.rounds} rounds: accuracy"))
+    out.print(f"The run folder is {folder}")
+    if json_:
+        seconds = round(sum(r["seconds"] for r in result.rounds), 3)
+        scores = {k: v for k, v in result.final.items() if isinstance(v, dict)}
+        dropped = sum(len(r["dropped"]) for r in result.rounds)
+        facts = {
+            "method": name,
+            "recipe": exp.recipe.fingerprint,
+            "rounds": exp.rounds,
+            "seed": exp.seed,
+            "run": str(folder),
+        }
+        typer.echo(json.dumps(facts | scores | {"dropped": dropped, "seconds": seconds}))
+
+
+@app.command()
+def methods(json_: Annotated[bool, typer.Option("--json", help="As one JSON object.")] = False) -> None:
+    """List the methods: what each adds, its paper, what it needs."""
+    if not json_:
+        out.print(methods_table(METHODS))
+        out.print("fedstrata explain METHOD tells more about one.")
+        return
+    rows = {
+        n: dict(zip(("adds", "paper"), described(m), strict=True)) | {"needs": sorted(m().needs)}
+        for n, m in METHODS.items()
+    }
+    typer.echo(json.dumps(rows))
+
+
+@app.command()
+def explain(
+    method: Annotated[str, typer.Argument(help="A method, e.g. scaffold or 'fedprox(mu=0.1)'.")],
+    model: Annotated[str, typer.Option(help="The model, for digits, whose costs are shown.")] = "mlp",
+    json_: Annotated[bool, typer.Option("--json", help="As one JSON object.")] = False,
+) -> None:
+    """Show a method's parts, their equations, what it costs and what leaves a client."""
+    recipe, card = explain_method(out if not json_ else None, method, model)
+    if json_:
+        typer.echo(json.dumps({"method": method, "recipe": recipe.to_dict(), "cost": asdict(card)}))
+
+
+@app.command()
+def demo(folder: Annotated[Path | None, typer.Option("--out", help="Where the runs go.")] = None) -> None:
+    """Train fedavg, fedlayerwise and fedlws side by side on unequal clients: a first minute with fedstrata."""
+    names, rounds = ("fedavg", "fedlayerwise", "fedlws"), 20
+    folder = folder or new_folder("demo")
+    out.print("20 clients share 1,257 handwritten digits very unequally (Dirichlet, alpha 0.1).")
+    with Watcher(err, dict.fromkeys(names, rounds)) as watcher:
+        runs = {n: Experiment.of({"method": n, "rounds": rounds}).run(folder / n, watcher.of(n)) for n in names}
+    out.print(runs_table({n: r.final for n, r in runs.items()}, f"Accuracy after {rounds} rounds"))
+    curves = draw_curves({n: r.rounds for n, r in runs.items()}, folder / "curves.png")
+    out.print(f"The curves are in {curves}, the runs beside them.")
+    out.print("Next: fedstrata methods, fedstrata explain fedlws, fedstrata run --method scaffold")
+
+
+def new_folder(name: str) -> Path:
+    """A folder below runs/ that does not exist yet."""
+    stem = Path("runs") / f"{datetime.now():%Y%m%d-%H%M%S}-{name}"
+    return next(p for i in range(1000) if not (p := Path(f"{stem}-{i}" if i else stem)).exists())
+
+
+def main(args: list[str] | None = None) -> None:
+    """The entry point: whatever goes wrong is one sentence and exit code 2."""
+    try:
+        code: Any = app(args, standalone_mode=False)
+    except FedstrataError as e:
+        _stop(str(e))
+    except (typer.Abort, KeyboardInterrupt):
+        _stop("stopped; what was finished is in the run folder")
+    except Exception as e:
+        if said := getattr(e, "format_message", None):  # click's own, which newer typers carry within themselves
+            _stop(f"{said()} Try fedstrata --help.")
+        if os.environ.get("FEDSTRATA_DEBUG"):
+            raise
+        _stop(f"{type(e).__name__}: {e} (set FEDSTRATA_DEBUG=1 to see where)")
+    else:
+        sys.exit(code if isinstance(code, int) else 0)
+
+
+def _stop(sentence: str) -> None:
+    print(f"fedstrata: {' '.join(sentence.split())}", file=sys.stderr)  # noqa: T201
+    sys.exit(2)

@@ -1,0 +1,55 @@
+"""Tables for the terminal."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from rich.box import SIMPLE_HEAD
+from rich.table import Table
+
+from fedstrata.core import Recipe
+
+
+def runs_table(finals: Mapping[str, Mapping[str, Any]], title: str | None = None) -> Table:
+    """The last round of some runs side by side: the first metric on every set and over the clients, and the loss."""
+    table = Table(title=title, title_justify="left", title_style="bold", box=SIMPLE_HEAD)
+    table.add_column("method")
+    rows = {name: _cells(final) for name, final in finals.items()}
+    for column in next(iter(rows.values())):
+        table.add_column(column, justify="right")
+    for name, cells in rows.items():
+        table.add_row(name, *cells.values())
+    return table
+
+
+def methods_table(methods: Mapping[str, Callable[..., Recipe]]) -> Table:
+    """Name, paper, what it adds, what it needs."""
+    table = Table(box=SIMPLE_HEAD)
+    table.add_column("method", no_wrap=True)
+    table.add_column("what it adds")
+    table.add_column("paper", max_width=16)
+    table.add_column("needs", max_width=9)
+    for name, make in methods.items():
+        adds, paper = described(make)
+        needs = ", ".join(n.replace("_", " ") for n in sorted(make().needs))
+        table.add_row(name, adds, paper, needs or "-")
+    return table
+
+
+def described(make: Callable[..., Recipe]) -> tuple[str, str]:
+    """A method's docstring: (what it adds, the paper)."""
+    adds, _, paper = (make.__doc__ or "").partition("\n")
+    return adds.strip(), paper.strip()
+
+
+def _cells(final: Mapping[str, Any]) -> dict[str, str]:
+    """Rates as percentages; for a regression there are only losses."""
+    watched = next((m for m in final["train"] if m != "loss"), "loss")
+    sets = [where for where in ("test", "val", "train") if where in final]
+    cells = {where: _text(watched, final[where][watched]) for where in sets}
+    clients = {"clients": "mean", "worst 10 %": "worst10", "spread": "std"}
+    cells |= {title: _text(watched, final["clients"][key]) for title, key in clients.items()}
+    return cells | ({f"{sets[0]} loss": _text("loss", final[sets[0]]["loss"])} if watched != "loss" else {})
+
+
+def _text(measure: str, value: float) -> str:
+    return f"{value:.4f}" if measure == "loss" else f"{100 * value:.1f} %"

@@ -1,0 +1,151 @@
+"""Bad clients, tiny clients, nobody at all: as the specification says in 1.4 and 1.5."""
+
+from dataclasses import dataclass
+
+import pytest
+import torch
+
+import fedstrata as fs
+from fedstrata.core import Recipe
+from fedstrata.errors import NeedError, NotFiniteError
+from fedstrata.parts import Calmest, Sample
+from tests.federations import final_model, flat, mlp, unequal_clients
+
+R = fs.recipes
+
+
+@dataclass(frozen=True)
+class Saboteur(fs.Local):
+    """A client of three examples returns NaN, and would remember it."""
+
+    size: int = 3
+
+    def enroll(self, task, buffers):
+        return {"turns": task.layout.zeros()[0]}
+
+    def correct(self, grad, w, turn):
+        return torch.where(turn.stats["examples"] == self.size, torch.nan, grad)
+
+    def report(self, w, turn):
+        return {"turns": turn.memory["turns"] + 1}, {"turns": turn.memory["turns"] + 1}
+
+    def absorb(self, state, proposal, round):
+        round.note(turns=round.uploads["turns"])
+        return proposal, state
+
+
+def with_saboteur(recipe: Recipe, size: int = 3) -> Recipe:
+    return Recipe(recipe.select, recipe.weigh, (*recipe.local, Saboteur(size)), recipe.server, recipe.shrink)
+
+
+@pytest.mark.parametrize("name", R.METHODS)
+def test_a_client_that_returns_nan_counts_for_nothing(name):
+    """The run is that of a federation in which this client has no data, but for FedDyn and SCAFFOLD's 1/N."""
+    recipe = R.METHODS[name]()
+    run = fs.simulate(with_saboteur(recipe), mlp(), unequal_clients(), rounds=3, training=fs.SGD(lr=0.1, batch=5))
+    assert [r["dropped"] for r in run.rounds] == [[1]] * 3
+    assert all("client 1 returned" in r["warnings"][0] for r in run.rounds)
+    clients = unequal_clients()
+    rows = tuple(r[:0] if i == 1 else r for i, r in enumerate(clients.rows))
+    without = fs.simulate(
+        recipe, mlp(), fs.Clients(clients.x, clients.y, rows), rounds=3, training=fs.SGD(lr=0.1, batch=5)
+    )
+    torch.testing.assert_close(flat(run.model), flat(without.model), rtol=0, atol=1e-10)
+
+
+def test_a_dropped_client_keeps_its_memory_as_it_was():
+    run = fs.simulate(with_saboteur(R.fedavg()), mlp(), unequal_clients(), rounds=3)
+    assert run.notes[-1]["turns"].tolist() == [3.0] * 6  # six clients of seven had their third turn
+
+
+def test_nonfinite_replies_can_be_an_error():
+    with pytest.raises(NotFiniteError, match="round 0: client 1 returned"):
+        fs.simulate(with_saboteur(R.fedavg()), mlp(), unequal_clients(), rounds=1, on_nonfinite="raise")
+
+
+@pytest.mark.parametrize("name", R.METHODS)
+def test_a_round_without_a_usable_client_changes_nothing(name):
+    clients = unequal_clients(sizes=(3, 3))
+    run = fs.simulate(with_saboteur(R.METHODS[name]()), mlp(), clients, rounds=2, training=fs.SGD(lr=0.1, batch=2))
+    assert torch.equal(flat(run.model), flat(mlp()))
+    assert run.rounds[-1]["dropped"] == [0, 1]
+    assert run.notes[-1] == {}
+
+
+def test_a_client_with_one_example_trains_on_it():
+    assert final_model(R.fedavg(), clients=unequal_clients(sizes=(1, 5))).isfinite().all()
+    clients, one = unequal_clients(sizes=(1,)), mlp()
+    run = fs.simulate(R.fedavg(), one, clients, rounds=1, training=fs.SGD(lr=0.1, batch=20))
+    torch.nn.functional.cross_entropy(one(clients.x), clients.y).backward()
+    want = torch.cat([(p.detach() - 0.1 * p.grad).reshape(-1) for p in one.parameters() if p.grad is not None])
+    torch.testing.assert_close(flat(run.model), want)
+
+
+@pytest.mark.parametrize("name", R.METHODS)
+def test_a_client_without_examples_is_never_asked(name):
+    run = fs.simulate(R.METHODS[name](), mlp(), unequal_clients(sizes=(8, 0, 5, 0, 9)), rounds=2)
+    assert all(r["cohort"] == [0, 2, 4] for r in run.rounds)
+    assert run.final["train"]["accuracy"] >= 0
+
+
+@pytest.mark.parametrize("select", [Sample(k=1), Sample(fraction=0.01), Calmest(1)])
+def test_a_cohort_may_be_one_client(select):
+    run = fs.simulate(R.fedlayerwise(select=select), mlp(), unequal_clients(), rounds=3)
+    assert all(len(r["cohort"]) == 1 for r in run.rounds)
+
+
+def test_a_diverged_server_stops_with_a_sentence():
+    @dataclass(frozen=True)
+    class Explode(fs.Step):
+        def step(self, state, proposal, round):
+            return proposal * torch.inf, state
+
+    with pytest.raises(NotFiniteError, match="lower the learning rate"):
+        fs.simulate(R.fedavg(server=Explode()), mlp(), unequal_clients(), rounds=1)
+
+
+def test_needs_are_checked_before_anything_runs(tmp_path):
+    @dataclass(frozen=True)
+    class NeedsProxy(fs.Step):
+        @property
+        def needs(self):
+            return frozenset({"proxy"})
+
+        def step(self, state, proposal, round):
+            round.note(proxy_loss=round.proxy.loss(proposal))
+            return proposal, state
+
+    recipe, clients = R.fedavg(server=NeedsProxy()), unequal_clients()
+    with pytest.raises(NeedError, match=r"NeedsProxy needs .* give the experiment some, e.g. proxy = 200"):
+        fs.simulate(recipe, mlp(), clients, rounds=1, out=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+    run = fs.simulate(recipe, mlp(), clients, rounds=1, proxy=(clients.x[:9], clients.y[:9]))
+    assert run.notes[0]["proxy_loss"] > 0
+
+
+def test_moon_says_what_kind_of_model_it_needs():
+    class NoLinear(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.w = torch.nn.Parameter(torch.zeros(6, 3, dtype=torch.float64))
+
+        def forward(self, x):
+            return x @ self.w
+
+    with pytest.raises(NeedError, match="Moon needs features: give a model with a linear classifier"):
+        fs.simulate(R.moon(), NoLinear(), unequal_clients(), rounds=1)
+    assert fs.simulate(R.fedavg(), NoLinear(), unequal_clients(), rounds=1).final["train"]["loss"] > 0
+
+
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        ({"rounds": 0}, "rounds must be at least 1"), ({"seed": -1}, "seed must not be negative"),
+        ({"loss": "cross_entropi"}, "did you mean 'cross_entropy'"), ({"runtime": "cloud"}, "no runtime is called"),
+        ({"chunk": 0}, "chunk must be at least 1"), ({"test": (torch.zeros(3, 6), torch.zeros(2))}, "3 examples but 2"),
+        ({"evaluate_every": 0}, "evaluate_every must be"),
+    ],
+)  # fmt: skip
+def test_wrong_settings_get_a_sentence(settings, sentence):
+    with pytest.raises(fs.FedstrataError, match=sentence):
+        fs.simulate(R.fedavg(), mlp(), unequal_clients(), **({"rounds": 1} | settings))

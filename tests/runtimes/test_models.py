@@ -1,0 +1,128 @@
+"""BatchNorm, tied weights, frozen parameters, dropout, recurrence: any nn.Module trains under every recipe."""
+
+import pytest
+import torch
+from torch import nn
+
+import fedstrata as fs
+from tests.federations import unequal_clients
+from tests.runtimes.test_unequal_clients import bn_cnn, image_clients
+
+R = fs.recipes
+TRAIN = fs.SGD(lr=0.05, batch=6, epochs=2)
+
+
+class Tied(nn.Module):
+    """Two hidden layers that share one weight: the same Parameter, or two Parameters on one storage."""
+
+    def __init__(self, by: str = "parameter"):
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.second, self.head = (nn.Linear(6, n, dtype=torch.float64) for n in (6, 6, 3))
+        self.second.weight = self.first.weight if by == "parameter" else nn.Parameter(self.first.weight.data)
+
+    def forward(self, x):
+        return self.head(self.second(self.first(x).relu()).relu())
+
+
+@pytest.mark.parametrize("name", R.METHODS)
+def test_a_batchnorm_cnn_trains_under_every_recipe(name):
+    run = fs.simulate(R.METHODS[name](), bn_cnn(), image_clients(), rounds=2, training=TRAIN)
+    state, first = run.model.state_dict(), bn_cnn().state_dict()
+    assert all(v.isfinite().all() for v in state.values())
+    assert not torch.equal(state["1.running_mean"], first["1.running_mean"])
+    assert state["1.num_batches_tracked"] > 0
+    assert state["1.num_batches_tracked"].dtype == torch.int64
+
+
+@pytest.mark.parametrize("by", ["parameter", "storage"])
+@pytest.mark.parametrize("name", R.METHODS)
+def test_tied_weights_stay_tied_under_every_recipe(name, by):
+    run = fs.simulate(R.METHODS[name](), Tied(by), unequal_clients(), rounds=2, training=TRAIN)
+    state = run.model.state_dict()
+    assert torch.equal(state["first.weight"], state["second.weight"])
+    assert not torch.equal(state["first.weight"], Tied().first.weight)
+    assert run.layout.aliases == (("second.weight", "first.weight"),)
+
+
+def test_two_ways_of_tying_are_one():
+    tied = Tied("parameter"), Tied("storage")
+    runs = [fs.simulate(R.fedlws(), model, unequal_clients(), rounds=2, training=TRAIN) for model in tied]
+    torch.testing.assert_close(runs[0].model.state_dict(), runs[1].model.state_dict(), rtol=0, atol=0)
+
+
+def test_frozen_parameters_are_in_no_layer_and_never_move():
+    model = nn.Sequential(nn.Linear(6, 4), nn.ReLU(), nn.Linear(4, 3)).double()
+    model[0].requires_grad_(False)
+    run = fs.simulate(R.fedlws(beta=5.0), model, unequal_clients(), rounds=2, training=TRAIN)
+    assert run.layout.layers == ("2",)
+    assert torch.equal(run.model.state_dict()["0.weight"], model[0].weight)
+
+
+def test_shrinking_leaves_buffers_alone():
+    """FedLWS and FedAvg differ in the parameters after one round, not in the running statistics."""
+    avg, lws = (fs.simulate(r, bn_cnn(), image_clients(), rounds=1, training=TRAIN).model.state_dict()
+                for r in (R.fedavg(), R.fedlws(beta=10.0)))  # fmt: skip
+    for name in avg:
+        assert torch.equal(avg[name], lws[name]) == ("running" in name or "num_batches" in name), name
+
+
+def test_float_buffers_take_a_method_s_weights_and_counters_the_share():
+    """Equal weights on clients of 11, 2, 7 and 16 examples: statistics are means of four, counters are not."""
+    sized, equal = (fs.simulate(R.fedavg(w), bn_cnn(), image_clients(), rounds=1, training=TRAIN).model.state_dict()
+                    for w in ("samples", "uniform"))  # fmt: skip
+    assert not torch.allclose(sized["1.running_mean"], equal["1.running_mean"])
+    assert torch.equal(sized["1.num_batches_tracked"], equal["1.num_batches_tracked"])
+    layered = fs.simulate(R.fedlayerwise(), bn_cnn(), image_clients(), rounds=1, training=TRAIN).model.state_dict()
+    assert torch.equal(sized["1.running_mean"], layered["1.running_mean"])  # a weight a layer: p_k
+
+
+def test_the_global_policy_keeps_the_servers_buffers():
+    run = fs.simulate(R.fedavg(), bn_cnn(), image_clients(), rounds=1, training=TRAIN, buffers="global")
+    assert torch.equal(run.model.state_dict()["1.running_mean"], torch.zeros(3, dtype=torch.float64))
+
+
+def test_dropout_is_reproducible_and_different_for_each_client():
+    model = nn.Sequential(nn.Linear(6, 8), nn.Dropout(0.5), nn.Linear(8, 3)).double()
+    runs = [fs.simulate(R.fedavg(), model, unequal_clients(), rounds=2, training=TRAIN, seed=s) for s in (0, 0, 1)]
+    states = [r.model.state_dict()["0.weight"] for r in runs]
+    assert torch.equal(states[0], states[1])
+    assert not torch.equal(states[0], states[2])
+
+
+def test_a_model_that_vmap_cannot_stack_trains_apart():
+    class Recurrent(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.rnn, self.head = nn.LSTM(2, 4, batch_first=True), nn.Linear(4, 3)
+
+        def forward(self, x):
+            return self.head(self.rnn(x.view(-1, 3, 2))[0][:, -1])
+
+    run = fs.simulate(R.scaffold(), Recurrent(), unequal_clients(), rounds=1, training=TRAIN, runtime="apart")
+    assert run.final["train"]["loss"] > 0
+
+
+def test_the_model_that_was_given_is_left_as_it_was():
+    model = bn_cnn()
+    fs.simulate(R.moon(), model, image_clients(), rounds=1, training=TRAIN)
+    for name, value in bn_cnn().state_dict().items():
+        assert torch.equal(model.state_dict()[name], value), name
+
+
+def test_a_regression_works_as_well():
+    x = torch.randn(40, 3, generator=torch.Generator().manual_seed(0))
+    y = x @ torch.tensor([1.0, -2.0, 0.5])
+    clients = [(x[:25], y[:25]), (x[25:], y[25:])]
+    torch.manual_seed(0)
+    settings = {"loss": "squared_error", "training": fs.SGD(lr=0.1, batch=5), "test": (x, y)}
+    run = fs.simulate(R.fedlws(beta=0.001), nn.Linear(3, 1), clients, rounds=60, **settings)
+    assert run.final["test"]["loss"] < 0.01
+    assert set(run.final["clients"]) == {"mean", "worst10", "std"}
+    assert run.final["clients"]["worst10"] >= run.final["clients"]["mean"]  # of a loss, the worst is the largest
+
+
+def test_a_loss_that_averages_gives_the_same_as_one_that_does_not():
+    model, losses = nn.Linear(6, 3).double(), ("cross_entropy", nn.CrossEntropyLoss())
+    runs = [fs.simulate(R.fedavg(), model, unequal_clients(), rounds=2, loss=f, training=TRAIN) for f in losses]
+    torch.testing.assert_close(runs[0].model.state_dict(), runs[1].model.state_dict(), rtol=0, atol=1e-12)
