@@ -88,7 +88,12 @@ def test_spans_tile_the_vector_at_every_grain(layout: Layout):
 
 
 def test_parameters_of_one_module_lie_side_by_side():
-    shuffled = {"a.weight": torch.zeros(2), "b.weight": torch.zeros(3), "a.bias": torch.zeros(1), "root": torch.zeros(4)}
+    shuffled = {
+        "a.weight": torch.zeros(2),
+        "b.weight": torch.zeros(3),
+        "a.bias": torch.zeros(1),
+        "root": torch.zeros(4),
+    }
     layout = Layout.of_tensors(shuffled)
     assert layout.layers == ("a", "b", "(root)")
     assert [n for n, _ in layout.tensors] == ["a.weight", "a.bias", "b.weight", "root"]

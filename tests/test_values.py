@@ -16,6 +16,7 @@ from fedstrata.core import Local, Recipe, Select, Step
 from fedstrata.errors import FedstrataError, SettingError, near
 from fedstrata.experiment import Experiment
 from fedstrata.optim import SGD, Adam, AdamW, Training
+from fedstrata.partition import IID, Dirichlet
 from fedstrata.parts import (
     LWS,
     AdaptiveProx,
@@ -31,7 +32,6 @@ from fedstrata.parts import (
     Scaffold,
     SelectiveProx,
 )
-from fedstrata.partition import IID, Dirichlet
 from fedstrata.recipes import fedavg, fedprox
 from fedstrata.values import Value, fit, kinds, load
 
@@ -46,7 +46,7 @@ NEEDED: dict[str, dict[str, Any]] = {
 """What the kinds that cannot be made of nothing are made of."""
 
 RICH: list[Value] = [
-    PerLayer([0.1, 0.0, 3e-7]),  # pyright: ignore[reportArgumentType]  a list becomes a tuple
+    PerLayer((0.1, 0.0, 3e-7)),
     Prox(PerLayer((0.1, 0.2))),
     Sample(fraction=0.25, by="size"),
     AdaptiveProx(mu=0.3, alpha=0.25, grain="layer", mu_init=0.0),
@@ -194,34 +194,34 @@ def test_true_is_not_a_choice_of_one():
 
 
 @pytest.mark.parametrize(
-    ("build", "sentence"),
+    ("make", "given", "sentence"),
     [
-        (lambda: Prox("a"), "Prox.mu must be a number or a PerLayer; got 'a'"),
-        (lambda: Prox(True), "Prox.mu must be a number or a PerLayer; got True"),
-        (lambda: Prox(None), "Prox.mu must be a number or a PerLayer; got None"),
-        (lambda: SGD(batch=2.0), "SGD.batch must be a whole number or nothing; got 2.0"),
-        (lambda: SGD(epochs=True), "SGD.epochs must be a whole number; got True"),
-        (lambda: SGD(drop_last=1), "SGD.drop_last must be true or false; got 1"),
-        (lambda: Experiment(fedavg(), data=3), "Experiment.data must be a text; got 3"),
-        (lambda: Experiment(fedavg(), buffers="mean"), "Experiment.buffers must be one of 'average', 'global'"),
-        (lambda: LWS(grain="layers"), "LWS.grain must be one of 'tensor', 'layer', 'model'; got 'layers'"),
-        (lambda: LWS(grain=["layer"]), "LWS.grain must be one of"),
-        (lambda: PerLayer((1.0, "b")), r"PerLayer.values\[1\] must be a number; got 'b'"),
-        (lambda: fedavg(select=BySize()), r"Recipe.select must be a Select; got BySize\(\)"),
-        (lambda: fedavg(local=(Prox(), BySize())), r"Recipe.local\[1\] must be a Local; got BySize\(\)"),
-        (lambda: SelectiveProx(threshold="mean"), "SelectiveProx.threshold must be a number or one of 'median'"),
+        (Prox, {"mu": "a"}, "Prox.mu must be a number or a PerLayer; got 'a'"),
+        (Prox, {"mu": True}, "Prox.mu must be a number or a PerLayer; got True"),
+        (Prox, {"mu": None}, "Prox.mu must be a number or a PerLayer; got None"),
+        (SGD, {"batch": 2.0}, "SGD.batch must be a whole number or nothing; got 2.0"),
+        (SGD, {"epochs": True}, "SGD.epochs must be a whole number; got True"),
+        (SGD, {"drop_last": 1}, "SGD.drop_last must be true or false; got 1"),
+        (Experiment, {"recipe": fedavg(), "data": 3}, "Experiment.data must be a text; got 3"),
+        (Experiment, {"recipe": fedavg(), "buffers": "mean"}, "Experiment.buffers must be one of 'average'"),
+        (LWS, {"grain": "layers"}, "LWS.grain must be one of 'tensor', 'layer', 'model'; got 'layers'"),
+        (LWS, {"grain": ["layer"]}, "LWS.grain must be one of"),
+        (PerLayer, {"values": [1.0, "b"]}, r"PerLayer.values\[1\] must be a number; got 'b'"),
+        (fedavg, {"select": BySize()}, r"Recipe.select must be a Select; got BySize\(\)"),
+        (fedavg, {"local": (Prox(), BySize())}, r"Recipe.local\[1\] must be a Local; got BySize\(\)"),
+        (SelectiveProx, {"threshold": "mean"}, "SelectiveProx.threshold must be a number or one of 'median'"),
     ],
 )
-def test_a_wrong_type_is_a_sentence(build: Callable[[], Value], sentence: str):
+def test_a_wrong_type_is_a_sentence(make: Callable[..., Value], given: dict[str, Any], sentence: str):
     with pytest.raises(SettingError, match=sentence):
-        build()
+        make(**given)
 
 
 @pytest.mark.parametrize(
     ("build", "sentence"),
     [
         (lambda: Prox(-0.1), "Prox.mu must not be negative; got -0.1"),
-        (lambda: Prox(float("nan")), "Prox.mu must not be negative; got nan"),
+        (lambda: Prox(float("nan")), "Prox.mu must be a number or a PerLayer; got nan"),
         (lambda: Sample(), "Sample needs either k or fraction"),
         (lambda: Sample(k=1, fraction=0.1), "Sample needs either k or fraction"),
         (lambda: SGD(nesterov=True), "SGD.nesterov needs a momentum above 0"),

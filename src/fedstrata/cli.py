@@ -12,9 +12,10 @@ import typer
 from rich.console import Console
 
 from fedstrata import __version__
-from fedstrata.console import Watcher, explain_method
+from fedstrata.console import Watcher, explain_method, split_in_words
 from fedstrata.errors import FedstrataError
 from fedstrata.experiment import Experiment, merged, put, read_toml
+from fedstrata.partition import describe
 from fedstrata.recipes import METHODS
 from fedstrata.report import draw_curves, methods_table, runs_table
 from fedstrata.report.tables import described
@@ -37,7 +38,7 @@ def _version(version: Annotated[bool, typer.Option("--version", help="Show the v
 
 @app.command()
 def run(
-    experiment: Annotated[Path | None, typer.Argument(help="A TOML file; the options below go before it.")] = None,
+    experiment: Annotated[Path | None, typer.Argument(help="A TOML file; the options below overrule it.")] = None,
     method: Annotated[str | None, typer.Option(help="A method, e.g. fedlws or 'fedlws(beta=0.05)'.")] = None,
     data: Annotated[str | None, typer.Option(help="A data set: digits.")] = None,
     clients: Annotated[int | None, typer.Option(help="How many clients the data is split over.")] = None,
@@ -63,11 +64,13 @@ def run(
     if "method" not in settings and "recipe" not in settings:
         settings["method"] = "fedavg"
     exp = Experiment.of(settings)
-    name = settings.get("method", "recipe")
-    folder = out_dir or new_folder(name.split("(")[0])
+    name = settings.get("method") or (experiment.stem if experiment else "recipe")
+    folder = out_dir or new_folder(name.partition("(")[0])
+    err.print(split_in_words(describe(exp.clients())), highlight=False)
     with Watcher(err, {name: exp.rounds}) as watcher:
         result = exp.run(folder, watcher.of(name))
-    out.print(runs_table({name: result.final}, f"{name} on {exp.data}, after {exp.rounds} rounds: accuracy"))
+    title = f"{name} on {exp.data}, after {exp.rounds} rounds: accuracy"
+    out.print(runs_table({name.partition("(")[0]: result.final}, title))
     out.print(f"The run folder is {folder}")
     if json_:
         seconds = round(sum(r["seconds"] for r in result.rounds), 3)
@@ -114,9 +117,11 @@ def demo(folder: Annotated[Path | None, typer.Option("--out", help="Where the ru
     """Train fedavg, fedlayerwise and fedlws side by side on unequal clients: a first minute with fedstrata."""
     names, rounds = ("fedavg", "fedlayerwise", "fedlws"), 20
     folder = folder or new_folder("demo")
-    out.print("20 clients share 1,257 handwritten digits very unequally (Dirichlet, alpha 0.1).")
+    plans = {n: Experiment.of({"method": n, "rounds": rounds}) for n in names}
+    split = split_in_words(describe(plans["fedavg"].clients()))
+    out.print(f"Handwritten digits, dealt out unequally: {split}", highlight=False)
     with Watcher(err, dict.fromkeys(names, rounds)) as watcher:
-        runs = {n: Experiment.of({"method": n, "rounds": rounds}).run(folder / n, watcher.of(n)) for n in names}
+        runs = {n: plan.run(folder / n, watcher.of(n)) for n, plan in plans.items()}
     out.print(runs_table({n: r.final for n, r in runs.items()}, f"Accuracy after {rounds} rounds"))
     curves = draw_curves({n: r.rounds for n, r in runs.items()}, folder / "curves.png")
     out.print(f"The curves are in {curves}, the runs beside them.")

@@ -29,9 +29,10 @@ class Clients:
         if len(clients) == 0:
             raise DataError("there are no clients: give a list of (x, y) pairs, one for each")
         pairs = [_pair(c, f"client {i}") for i, c in enumerate(clients)]
-        shapes = {tuple(x.shape[1:]) for x, _ in pairs if len(x)}
-        if len(shapes) > 1:
-            raise DataError(f"the clients' examples have different shapes: {', '.join(map(str, sorted(shapes)))}")
+        for what, i in (("examples", 0), ("targets", 1)):
+            shapes = {tuple(pair[i].shape[1:]) for pair in pairs if len(pair[i])}
+            if len(shapes) > 1:
+                raise DataError(f"the clients' {what} have different shapes: {', '.join(map(str, sorted(shapes)))}")
         ends = np.cumsum([len(x) for x, _ in pairs])
         rows = tuple(np.arange(end - len(x), end) for end, (x, _) in zip(ends, pairs, strict=True))
         filled = [p for p in pairs if len(p[0])]
@@ -43,7 +44,13 @@ class Clients:
     def split(cls, x: Any, y: Any, rows: Sequence[np.ndarray]) -> "Clients":
         """From all examples and the rows of each client."""
         x, y = _pair((x, y), "the data")
-        return cls(x, y, tuple(np.asarray(r, dtype=np.int64) for r in rows))
+        owned = tuple(np.asarray(r, dtype=np.int64) for r in rows)
+        every = np.concatenate([np.empty(0, np.int64), *owned])
+        if not len(every):
+            raise DataError(f"none of the {len(owned)} clients has an example")
+        if wrong := every[(every < 0) | (every >= len(x))].tolist():
+            raise DataError(f"a client owns row {wrong[0]}, but there are {len(x)} examples")
+        return cls(x, y, owned)
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -137,6 +144,8 @@ def _pair(pair: Any, who: str) -> tuple[Tensor, Tensor]:
         x, y = (torch.as_tensor(np.asarray(v) if not isinstance(v, Tensor) else v) for v in pair)
     except (TypeError, ValueError) as e:
         raise DataError(f"{who} must be a pair (x, y) of arrays or tensors; got {type(pair).__name__} ({e})") from None
+    if x.dim() == 0 or y.dim() == 0:
+        raise DataError(f"{who} must be a pair (x, y) of arrays with a row for each example; got single numbers")
     if len(x) != len(y):
         raise DataError(f"{who} has {len(x)} examples but {len(y)} targets")
     if x.is_floating_point() and not bool(x.isfinite().all()):

@@ -54,6 +54,14 @@ class Watcher:
         return told
 
 
+def split_in_words(facts: Mapping[str, Any]) -> str:
+    """What `describe` said of a split, as a sentence."""
+    sizes = f"{facts['smallest']} to {facts['largest']} of {facts['examples']:,} examples"
+    if "effective_classes" not in facts:
+        return f"{facts['clients']} clients have {sizes} each."
+    return f"{facts['clients']} clients have {sizes} each and {facts['effective_classes']:.1f} classes in effect."
+
+
 def explain_method(console: Console | None, text: str, model: str) -> tuple[Recipe, CostCard]:
     """A method's parts with their equations, and its cost card; shown on the console if there is one."""
     recipe = parse_recipe(text)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Literal, final
 
 from fedstrata.buffers import BufferPolicy
+from fedstrata.clients import Clients
 from fedstrata.core import Recipe
 from fedstrata.data.datasets import balanced, dataset
 from fedstrata.errors import SettingError, check
@@ -56,6 +57,10 @@ class Experiment(Value):
         """What its TOML file says."""
         return {k: v for k, v in self.to_dict().items() if k != "kind"}
 
+    def clients(self) -> Clients:
+        """Who owns which training examples."""
+        return self.partition.split(*dataset(self.data).train, seed=self.seed)
+
     def run(self, out: str | Path | None = None, on_round: Callable[[dict[str, Any]], None] | None = None) -> Run:
         """Run it."""
         data = dataset(self.data)
@@ -63,7 +68,7 @@ class Experiment(Value):
         return simulate(
             self.recipe,
             model(self.model, data.shape, data.classes, self.seed),
-            self.partition.split(*data.train, seed=self.seed),
+            self.clients(),
             rounds=self.rounds,
             training=self.training,
             test=test,

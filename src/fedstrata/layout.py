@@ -56,6 +56,7 @@ class Layout:
         """One layer for each dotted prefix; tensors on the same storage are one."""
         first: dict[object, str] = {}
         aliases = tuple((n, first[key]) for n, t in named.items() if first.setdefault(key := _storage(n, t), n) != n)
+        _refuse_overlaps({n: named[n] for n in first.values()})
         layers: dict[str, list[str]] = {}
         for name in first.values():
             layers.setdefault(name.rpartition(".")[0] or "(root)", []).append(name)
@@ -102,7 +103,7 @@ class Layout:
         """Sum `of(*xs)` within layers, in float64, a block at a time: [..., P] -> [..., L]."""
 
         def total(a: int, b: int) -> Tensor:
-            cuts = pairwise([*range(a, b, BLOCK), b])
+            cuts = list(pairwise([*range(a, b, BLOCK), b])) or [(a, b)]
             parts = [of(*(x[..., i:j].double() for x in xs)).sum(-1) for i, j in cuts]
             return torch.stack(parts, -1).sum(-1) if len(parts) > 1 else parts[0]
 
@@ -140,7 +141,8 @@ class Layout:
 
     def flatten(self, arrays: Mapping[str, Tensor]) -> Tensor:
         """The vector of these named tensors, [P]; names and shapes must be the layout's."""
-        for name, shape in self.tensors:
+        shapes = dict(self.tensors)
+        for name, shape in (shapes | {alias: shapes[n] for alias, n in self.aliases if alias in arrays}).items():
             if name not in arrays:
                 raise ModelError(f"the parameter {name!r} is missing; {near(name, arrays)}")
             if tuple(arrays[name].shape) != shape:
@@ -155,6 +157,21 @@ class Layout:
         pieces = w.split([prod(s) for _, s in self.tensors])
         named = {n: p.view(s) for (n, s), p in zip(self.tensors, pieces, strict=True)}
         return named | {alias: named[n] for alias, n in self.aliases}
+
+
+def _refuse_overlaps(named: Mapping[str, Tensor]) -> None:
+    """Tensors that share part of a storage, or view it differently, would come untied in a flat vector."""
+    ends: dict[int, tuple[int, str]] = {}
+    places = [(t.data_ptr(), n, t) for n, t in named.items() if t.numel() and not t.is_meta]
+    for begin, name, t in sorted(places, key=lambda p: p[0]):
+        storage = t.untyped_storage().data_ptr()
+        end, other = ends.get(storage, (0, ""))
+        if begin < end:
+            raise ModelError(
+                f"{name!r} is another view of {other!r}'s storage; tie such weights in the model's forward"
+            )
+        span = 1 + sum((n - 1) * s for n, s in zip(t.shape, t.stride(), strict=True))
+        ends[storage] = begin + span * t.element_size(), name
 
 
 def _storage(name: str, t: Tensor) -> object:

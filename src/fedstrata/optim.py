@@ -112,14 +112,15 @@ class _Adaptive(Training):
         check(self.weight_decay >= 0, f"{name}.weight_decay must not be negative; got {self.weight_decay}")
 
     def init(self, w: Tensor) -> Arrays:
-        return {"m": torch.zeros_like(w), "v": torch.zeros_like(w), "t": w.new_zeros(())}
+        t = torch.zeros((), dtype=torch.float64, device=w.device)  # in bfloat16, 0.999**t would be 1
+        return {"m": torch.zeros_like(w), "v": torch.zeros_like(w), "t": t}
 
     def _moved(self, w: Tensor, grad: Tensor, state: Arrays, lr: float) -> tuple[Tensor, Arrays]:
         t = state["t"] + 1  # [K]: clients that keep their state may stand at different steps
         m = self.beta1 * state["m"] + (1 - self.beta1) * grad
         v = self.beta2 * state["v"] + (1 - self.beta2) * grad.square()
-        rate = (lr / (1 - self.beta1**t))[..., None]
-        size = v.sqrt() / (1 - self.beta2**t).sqrt()[..., None] + self.eps
+        rate = (lr / (1 - self.beta1**t))[..., None].to(w.dtype)
+        size = v.sqrt() / (1 - self.beta2**t).sqrt()[..., None].to(w.dtype) + self.eps
         return w - rate * m / size, {"m": m, "v": v, "t": t}
 
 

@@ -29,6 +29,9 @@ def _call(node: ast.expr, text: str) -> tuple[str, dict[str, Any]]:
         return node.id, {}
     if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Name)):
         raise SettingError(f"{text!r} is not a recipe; write e.g. fedprox or fedprox(mu=0.1)")
+    names = [k.arg for k in node.keywords]
+    if twice := [n for n in names if names.count(n) > 1]:
+        raise SettingError(f"{twice[0]!r} is given twice in {text!r}")
     if node.args or any(k.arg is None for k in node.keywords):
         raise SettingError(f"settings in {text!r} need their names, e.g. fedprox(mu=0.1)")
     return node.func.id, {str(k.arg): _value(k.value, text) for k in node.keywords}
@@ -45,7 +48,7 @@ def _value(node: ast.expr, text: str) -> Any:
         return known[name].from_dict({"kind": name} | settings)
     try:
         return ast.literal_eval(node)
-    except ValueError:
+    except (ValueError, TypeError):
         raise SettingError(
             f"{ast.unparse(node)!r} in {text!r} is neither a number, a text in quotes nor a part"
         ) from None

@@ -57,7 +57,7 @@ def adaptive_fedprox(
     **slots: Any,
 ) -> Recipe:
     """FedProx whose mu follows, layer by layer, how far each layer moves.
-    Per-layer adaptive mu, seed 000."""
+    Per-Layer Adaptive mu FedProx."""
     return recipe(**{"local": AdaptiveProx(mu, alpha, grain), "weigh": _by(weighting)} | slots)
 
 
@@ -87,7 +87,7 @@ def fedadp(alpha: float = 5.0, **slots: Any) -> Recipe:
 
 def fedlayerwise(alpha: float = 5.0, grain: Literal["layer", "tensor"] = "layer", **slots: Any) -> Recipe:
     """Weigh clients by that angle in each layer separately.
-    FedLayerWise, seed 003."""
+    Lanjewar et al., Layer-Wise Adaptive Weighting."""
     return recipe(**{"weigh": Angle(alpha, grain)} | slots)
 
 
@@ -98,7 +98,7 @@ def fedlws(
     **slots: Any,
 ) -> Recipe:
     """Shrink each layer of the average by how much the clients disagree in it.
-    Shi et al., FedLWS, 2025, seed 002."""
+    Shi et al., ICLR 2025."""
     step = (
         FixedShrink(variant=variant)
         if mode == "fixed"
@@ -109,7 +109,7 @@ def fedlws(
 
 def fedbs(k: int | None = None, tau: float = 1.0, variance: Variance = "gradient", **slots: Any) -> Recipe:
     """Ask everyone first, train the calmest clients, weigh them by calmness.
-    FedBS as defined by seed 004."""
+    As defined in FedPBS, arXiv 2603.13909."""
     return recipe(**{"select": Calmest(k, variance), "weigh": Calm(tau, variance)} | slots)
 
 
@@ -123,7 +123,7 @@ def fedpbs(
     **slots: Any,
 ) -> Recipe:
     """Hold back only clients with small batches or noisy losses.
-    FedPBS, seed 004."""
+    FedPBS, arXiv 2603.13909."""
     weigh = Calm(tau, variance) if aggregation == "sat" else _by(_one_of(aggregation, "uniform", "samples"))
     return recipe(**{"local": SelectiveProx(mu, batch, threshold, variance), "weigh": weigh} | slots)
 

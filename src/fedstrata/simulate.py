@@ -21,6 +21,7 @@ from fedstrata.probes import PROBES
 from fedstrata.record import Recorder
 from fedstrata.rng import rng
 from fedstrata.runtimes import Apart, Runtime, Simulator, Vault
+from fedstrata.runtimes.threads import fitting_threads
 from fedstrata.server import OnNonFinite, Replies, Server, clients_in_words, close_round, has_data, open_round, screen
 from fedstrata.task import Batch, Loss, Task, buffers_of
 from fedstrata.train import Federation
@@ -92,7 +93,7 @@ def simulate(
     facts = {"rounds": rounds, "seed": seed, "training": training.to_dict(), "recipe": recipe.to_dict()}
     history: list[dict[str, Any]] = []
     notes: list[Arrays] = []
-    with Recorder(out, recipe, settings or facts, task.layout) as recorder:
+    with fitting_threads(fed, chunk), Recorder(out, recipe, settings or facts, task.layout) as recorder:
         for number in range(rounds):
             began = perf_counter()
             server, line, noted = play(fed, engine, server, held, buffers, on_nonfinite)

@@ -20,14 +20,18 @@ def _table(data: Mapping[str, Any], path: tuple[str, ...]) -> list[str]:
 
 
 def _key(name: str) -> str:
-    return name if name.replace("_", "").replace("-", "").isalnum() and name.isascii() else json.dumps(name)
+    return name if name.replace("_", "").replace("-", "").isalnum() and name.isascii() else _text(name)
+
+
+def _text(s: str) -> str:
+    return json.dumps(s, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 def _value(v: Any) -> str:
     if isinstance(v, bool):
         return str(v).lower()
     if isinstance(v, str):
-        return json.dumps(v, ensure_ascii=False)
+        return _text(v)
     if isinstance(v, Mapping):
         return "{" + ", ".join(f"{_key(k)} = {_value(x)}" for k, x in v.items()) + "}"
     if isinstance(v, (list, tuple)):

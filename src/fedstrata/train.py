@@ -74,7 +74,7 @@ def train(fed: Federation, errand: Errand, watch: Watch = nullcontext) -> Traine
         stats = errand.stats | measured
         w, buffers, optimizer = descend(fed, errand, stats, schedule, lr)
     with watch("reporting"):
-        steps = torch.from_numpy(schedule.steps).to(w.device)
+        steps = torch.from_numpy(schedule.steps).double().to(w.device)  # of an int, steps * lr would be float32
 
         def report(w: Tensor, after: Arrays, brief: State, memory: State, stats: Arrays, steps: Tensor) -> Any:
             turns = _turns(fed, errand, brief, memory, stats, lr, steps=steps, trained=after)
@@ -84,7 +84,7 @@ def train(fed: Federation, errand: Errand, watch: Watch = nullcontext) -> Traine
         pairs = over_clients(report, w, buffers, errand.brief, memory, stats, steps)
         memory, uploads = ({n: pair[i] for n, pair in pairs.items()} for i in (0, 1))
     kept = {} if fed.training.reset_optimizer else {"optimizer": optimizer}
-    return Trained(w.sub_(errand.start), buffers, memory | kept, uploads, measured)
+    return Trained(w - errand.start, buffers, memory | kept, uploads, measured)
 
 
 def descend(

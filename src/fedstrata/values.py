@@ -4,9 +4,12 @@ import hashlib
 import json
 from abc import ABC
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import MISSING, fields
 from functools import cache
 from inspect import isabstract
+from math import isfinite
+from numbers import Integral, Real
 from types import NoneType, UnionType
 from typing import Any, Literal, Self, Union, get_args, get_origin, get_type_hints
 
@@ -40,9 +43,16 @@ class Value(ABC):
         """Raise a SettingError where the values make no sense together."""
 
     def to_dict(self) -> dict[str, Any]:
-        """Nested plain dictionaries with a "kind" each; fields that are None are left out, as TOML has no null."""
-        plain = {f.name: _plain(getattr(self, f.name)) for f in _fields(type(self))}
-        return {"kind": type(self).__name__} | {k: v for k, v in plain.items() if v is not None}
+        """Nested plain dictionaries with a "kind" each.
+
+        TOML has no null: a field that is None is left out where that is its default, and says "none" elsewhere.
+        """
+        said: dict[str, Any] = {"kind": type(self).__name__}
+        for field in _fields(type(self)):
+            value = getattr(self, field.name)
+            if value is not None or field.default is not None:
+                said[field.name] = "none" if value is None else _plain(value)
+        return said
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
@@ -92,19 +102,32 @@ def fit(hint: Any, value: Any, where: str) -> Any:
     if origin in (Union, UnionType):
         return _fit_any(get_args(hint), value, where, hint)
     if origin is Literal:
-        if value in get_args(hint):
-            return value
-        raise SettingError(f"{where} must be one of {', '.join(map(repr, get_args(hint)))}; got {value!r}")
+        same = [c for c in get_args(hint) if c == value and isinstance(c, bool) == isinstance(value, bool)]
+        if same:
+            return same[0]
+        raise SettingError(f"{where} must be {_words(hint)}; got {value!r}")
     if origin is tuple:
         items = value if isinstance(value, (tuple, list)) else (value,)
         return tuple(fit(get_args(hint)[0], v, f"{where}[{i}]") for i, v in enumerate(items))
-    if hint is float and isinstance(value, int) and not isinstance(value, bool):
-        return float(value)
+    if hint in (int, float):
+        return _number(hint, value, where)
     if isinstance(hint, type) and issubclass(hint, Value) and isinstance(value, Mapping):
         value = load(value, hint)
-    if hint is not Any and not (isinstance(value, hint) and not (isinstance(value, bool) and hint in (int, float))):
+    if hint is NoneType and value == "none":
+        return None
+    if hint is not Any and not isinstance(value, hint):
         raise SettingError(f"{where} must be {_words(hint)}; got {value!r}")
     return value
+
+
+def _number(hint: type[int | float], value: Any, where: str) -> int | float:
+    """A plain finite number, from numpy's as well; minus zero is zero."""
+    if isinstance(value, (Integral if hint is int else Real)) and not isinstance(value, bool):
+        with suppress(OverflowError):
+            number = hint(value)  # pyright: ignore[reportArgumentType]
+            if isfinite(number):
+                return number + 0
+    raise SettingError(f"{where} must be {_words(hint)}; got {value!r}")
 
 
 def _fit_any(hints: tuple[Any, ...], value: Any, where: str, whole: Any) -> Any:

@@ -112,6 +112,7 @@ def test_needs_are_checked_before_anything_runs(tmp_path):
             return frozenset({"proxy"})
 
         def step(self, state, proposal, round):
+            assert round.proxy is not None
             round.note(proxy_loss=round.proxy.loss(proposal))
             return proposal, state
 

@@ -41,13 +41,8 @@ class Dirichlet(Partition):
         hands: list[list[np.ndarray]] = [[] for _ in range(self.clients)]
         for c in np.unique(y):
             mine = draw.permutation(np.flatnonzero(y == c))
-            ends = np.cumsum(_proportions(self.alpha, self.clients, draw))[:-1]
+            alpha = min(self.alpha, 1e9)  # an even split; far beyond, numpy's draws overflow
+            ends = np.cumsum(draw.dirichlet(np.full(self.clients, alpha)))[:-1]
             for hand, part in zip(hands, np.split(mine, np.rint(ends * len(mine)).astype(int)), strict=True):
                 hand.append(part)
-        return [draw.permutation(np.concatenate(hand)) for hand in hands]
-
-
-def _proportions(alpha: float, clients: int, draw: np.random.Generator) -> np.ndarray:
-    p = draw.dirichlet(np.full(clients, alpha))
-    # for a tiny alpha every gamma draw underflows to 0 and p is NaN: in the limit one client takes all
-    return p if np.isfinite(p).all() else np.eye(clients)[draw.integers(clients)]
+        return [draw.permutation(np.concatenate([np.empty(0, int), *hand])) for hand in hands]

@@ -47,9 +47,9 @@ class Sample(Select):
 @final
 @dataclass(frozen=True)
 class Calmest(Select):
-    """FedBS, phase 1 (as in Seed 004, 3.4.1): the k clients with the smallest a_k V_k at the global model.
+    """FedBS, phase 1 (as defined in arXiv 2603.13909, 3.4.1): the k clients with the smallest a_k V_k.
 
-    V_k is measured by every client on one mini-batch before the round; a_k = 1, or n_k / n with by="size".
+    V_k is measured by every client at the global model on one mini-batch; a_k = 1, or n_k / n with by="size".
     Ties go to the lower client; a client whose V_k is not finite is left out. k = None keeps all.
     """
 

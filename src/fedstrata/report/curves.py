@@ -23,6 +23,7 @@ def draw_curves(runs: Mapping[str, Sequence[Mapping[str, Any]]], path: str | Pat
             style = ("-", "--", "-.", ":")[i % 4]  # lines that coincide are still seen
             axis.plot(*line, style, label=name, color=COLOURS[i % len(COLOURS)], linewidth=1.8)
         axis.set(xlabel="round", ylabel=f"{where} {measure}")
+        axis.xaxis.get_major_locator().set_params(integer=True)
         axis.spines[["top", "right"]].set_visible(False)
         axis.grid(alpha=0.25)
     figure.axes[0].legend(frameon=False)

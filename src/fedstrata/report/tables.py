@@ -11,11 +11,11 @@ from fedstrata.core import Recipe
 
 def runs_table(finals: Mapping[str, Mapping[str, Any]], title: str | None = None) -> Table:
     """The last round of some runs side by side: the first metric on every set and over the clients, and the loss."""
-    table = Table(title=title, title_justify="left", title_style="bold", box=SIMPLE_HEAD)
-    table.add_column("method")
+    table = Table(title=title, title_justify="left", title_style="bold", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    table.add_column("method", no_wrap=True)
     rows = {name: _cells(final) for name, final in finals.items()}
     for column in next(iter(rows.values())):
-        table.add_column(column, justify="right")
+        table.add_column(column, justify="right", no_wrap=True)
     for name, cells in rows.items():
         table.add_row(name, *cells.values())
     return table

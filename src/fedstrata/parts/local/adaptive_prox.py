@@ -13,7 +13,7 @@ from fedstrata.layout import Grain
 @final
 @dataclass(frozen=True)
 class AdaptiveProx(Local):
-    """Adaptive mu (Seed 000): FedProx whose mu_l follows how far the global layer moved in the last round.
+    """Per-Layer Adaptive mu: FedProx whose mu_l follows how far the global layer moved in the last round.
 
     mu_l <- (1 - alpha) mu_l + alpha mu d_l / max_j d_j,   d_l = |w^{t+1}_l - w^t_l|
     """

@@ -13,7 +13,7 @@ from fedstrata.parts.select import Variance
 @final
 @dataclass(frozen=True)
 class SelectiveProx(Local):
-    """FedPBS (Seed 004, Alg. 4): add mu/2 |w - w^t|^2 for clients with |B_k| < B_th or V_k > V_th only.
+    """FedPBS (arXiv 2603.13909, Alg. 4): add mu/2 |w - w^t|^2 for clients with |B_k| < B_th or V_k > V_th only.
 
     |B_k| = min(B, n_k) and B_th = B unless given. V_th is the median of V over the last round's cohort (no test of the
     variance in the first round), or a number. Eq. 12 prints mu |.|^2 and Eq. 13 half of it: half (D-15).

@@ -13,7 +13,7 @@ from fedstrata.layout import Grain
 @final
 @dataclass(frozen=True)
 class Angle(Weigh):
-    """psi_k,l ~ n_k e^{f(theta_k,l)}: FedAdp (Wu & Wang 2021) for grain "model", FedLayerWise (Seed 003) for "layer".
+    """psi_k,l ~ n_k e^{f(theta_k,l)}: FedAdp (Wu & Wang 2021) by model, FedLayerWise (Lanjewar et al.) by layer.
 
     theta_k,l is the angle between the client's update and the mean one, averaged over the client's turns so far;
     f(theta) = alpha (1 - exp(-exp(-alpha (theta - 1)))). The paper prints +alpha within, which rewards large

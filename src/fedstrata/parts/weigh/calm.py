@@ -13,7 +13,7 @@ from fedstrata.parts.select import Variance
 @final
 @dataclass(frozen=True)
 class Calm(Weigh):
-    """FedBS, phase 2 (as in Seed 004): weights softmax(-tau V_k) over the cohort.
+    """FedBS, phase 2 (as defined in arXiv 2603.13909): weights softmax(-tau V_k) over the cohort.
 
     V has the scale of squared gradients, which saturates the softmax easily: normalise=True divides by its mean first.
     """

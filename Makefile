@@ -1,0 +1,31 @@
+# Each target sets up what it needs by itself: Python 3.11+ and make are enough.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+.PHONY: demo test check format clean
+
+demo: $(READY)  ## train three methods side by side on embedded data
+	$(BIN)/fedstrata demo
+
+test: $(READY)  ## all tests
+	$(BIN)/python -m pytest -n auto
+
+check: $(READY)  ## format, lint, types, unused code
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/basedpyright
+	$(BIN)/vulture
+
+format: $(READY)  ## make `check` happy where a machine can
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+clean:
+	rm -rf $(VENV) build dist runs .pytest_cache .ruff_cache .hypothesis
+
+$(READY): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	touch $@

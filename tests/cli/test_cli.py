@@ -1,0 +1,180 @@
+"""The command, as a person types it."""
+
+import json
+import tomllib
+from pathlib import Path
+
+import pytest
+import torch
+
+import fedstrata as fs
+from fedstrata.cli import main
+from fedstrata.record import read_rounds
+
+METHODS = list(fs.recipes.METHODS)
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+def fedstrata(*args: str) -> int:
+    """The exit code."""
+    with pytest.raises(SystemExit) as stop:
+        main(list(args))
+    return int(stop.value.code or 0)
+
+
+def last_json(capsys) -> dict:
+    return json.loads(capsys.readouterr().out.splitlines()[-1])
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_every_method_runs_from_the_command_line(name, capsys):
+    args = f"run --method {name} --data digits --clients 20 --alpha 0.1 --rounds 2 --json".split()
+    assert fedstrata(*args) == 0
+    said = last_json(capsys)
+    assert said["method"] == name
+    assert said["rounds"] == 2
+    assert 0 <= said["test"]["accuracy"] <= 1
+
+
+def test_fedavg_learns_digits_with_the_default_settings(capsys):
+    args = "run --method fedavg --data digits --clients 20 --alpha 0.1 --rounds 20 --json"
+    assert fedstrata(*args.split()) == 0
+    assert last_json(capsys)["test"]["accuracy"] > 0.85
+
+
+def settings_of(folder: str) -> dict:
+    return tomllib.loads((Path(folder) / "experiment.toml").read_text())
+
+
+def test_a_run_folder_is_named_and_can_be_run_again(capsys):
+    args = "run --method fedprox(mu=0.3) --rounds 2 --out a --set training.lr=0.2"
+    assert fedstrata(*args.split()) == 0
+    assert "The run folder is a" in capsys.readouterr().out
+    assert fedstrata("run", "a/experiment.toml", "--out", "b", "--json") == 0
+    assert settings_of("b")["recipe"]["local"][0] == {"kind": "Prox", "mu": 0.3}
+    assert settings_of("b")["training"]["lr"] == 0.2
+    assert read_rounds("a")[-1]["test"] == read_rounds("b")[-1]["test"]
+
+
+def test_options_overrule_the_file():
+    lines = (
+        'method = "fedprox"',
+        "rounds = 9",
+        "[partition]",
+        'kind = "IID"',
+        "clients = 4",
+        "[training]",
+        'kind = "Adam"',
+    )
+    Path("e.toml").write_text("\n".join(lines))
+    assert fedstrata(*["run", "e.toml", "--rounds", "1", "--clients", "3", "--method", "fedavg", "--out", "r"]) == 0
+    settings = settings_of("r")
+    assert settings["rounds"] == 1
+    assert settings["partition"] == {"kind": "IID", "clients": 3, "min_size": 1}
+    assert settings["training"]["kind"] == "Adam"
+    assert settings["recipe"]["local"] == []
+
+
+def test_without_a_folder_a_new_one_is_made_below_runs(capsys, tmp_path):
+    for _ in range(2):
+        assert fedstrata("run", "--rounds", "1") == 0
+    assert len(list((tmp_path / "runs").iterdir())) == 2
+
+
+def test_methods_lists_them_all(capsys):
+    assert fedstrata("methods") == 0
+    shown = capsys.readouterr().out
+    assert all(name in shown for name in METHODS)
+    assert fedstrata("methods", "--json") == 0
+    assert set(last_json(capsys)) == set(METHODS)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_explain_shows_parts_and_costs(name, capsys):
+    assert fedstrata("explain", name) == 0
+    shown = capsys.readouterr().out
+    assert "What leaves a client" in shown
+    assert "select" in shown
+    assert "x the model" in shown
+
+
+def test_the_cost_card_counts_bytes(capsys):
+    assert fedstrata("explain", "scaffold", "--model", "logreg", "--json") == 0
+    cost, size = last_json(capsys)["cost"], 4 * 650  # 64 x 10 + 10 parameters of four bytes
+    assert cost["model"] == size
+    assert cost["down"] == 2 * size  # the model and c
+    assert cost["up"] == 2 * size + 8  # the model, the change of c, the number of examples
+    assert cost["memory"] == size  # c_k
+    assert fedstrata("explain", "fedpbs", "--json") == 0
+    assert "the variance of its losses on one mini-batch" in last_json(capsys)["cost"]["leaves"]
+
+
+def test_demo_ends_with_a_table_and_curves(capsys, tmp_path):
+    assert fedstrata("demo", "--out", "demo") == 0
+    shown = capsys.readouterr().out
+    assert all(f"{name} " in shown for name in ("fedavg", "fedlayerwise", "fedlws"))
+    assert "demo/curves.png" in shown
+    assert (tmp_path / "demo/curves.png").read_bytes()[:4] == b"\x89PNG"
+
+
+def test_version(capsys):
+    assert fedstrata("--version") == 0
+    assert capsys.readouterr().out.strip() == f"fedstrata {fs.__version__}"
+
+
+@pytest.mark.parametrize(
+    ("args", "sentence"),
+    [
+        ("run --method fedavgg", "no method is called 'fedavgg'; did you mean 'fedavg'?"),
+        ("run --method fedprox(mmu=1)", "fedprox has no setting 'mmu'; did you mean 'mu'?"),
+        ("run --method fedprox(mu='a')", "Prox.mu must be a number or a PerLayer; got 'a'"),
+        ("run --method fedprox(0.1)", "need their names"),
+        ("run --method feddyn(alpha=0)", "alpha must be above 0"),
+        ("run --method fedlws(mode='layr')", "did you mean 'layer'?"),
+        ("run --method fedavg(select=Sampel(k=2))", "did you mean 'Sample'?"),
+        ("run --method 1+", "is not a recipe"),
+        ("run --data digit", "no data set is called 'digit'; did you mean 'digits'?"),
+        ("run --model mpl", "did you mean 'mlp'?"),
+        ("run --clients 0", "clients must be at least 1"),
+        ("run --clients 5000", "there are 1257"),
+        ("run --alpha -1", "alpha must be above 0"),
+        ("run --rounds 0", "rounds must be at least 1"),
+        ("run --rounds ten", "Invalid value for '--rounds'"),
+        ("run --seed -3", "seed must not be negative"),
+        ("run --set training.lr=fast", "SGD.lr must be a number; got 'fast'"),
+        ("run --set training.lrr=1", "did you mean 'lr'?"),
+        ("run --set training.kind=SDG", "no training is called 'SDG'; did you mean 'SGD'?"),
+        ("run --set roundss=3", "did you mean 'rounds'?"),
+        ("run --set rounds", "must read key=value"),
+        ("run --set rounds.a=1", "Experiment.rounds must be a whole number"),
+        ("run --set partition.kind=IID --alpha 0.1", "IID has no setting 'alpha'"),
+        ("run --set proxy=3", "proxy = 3 cannot be had"),
+        ("run --set device=warp", "warp"),
+        ("run nothing.toml", "there is no file nothing.toml"),
+        ("explain scafold", "did you mean 'scaffold'?"),
+        ("exlain scaffold", "No such command 'exlain'"),
+        ("run --what", "No such option"),
+    ],
+)  # fmt: skip
+def test_every_error_is_one_sentence_and_exit_code_2(args, sentence, capsys):
+    assert fedstrata(*args.split(" ")) == 2
+    said = capsys.readouterr().err.strip().splitlines()
+    assert sentence in said[-1]
+    assert said[-1].startswith("fedstrata: ")
+    assert not any("Traceback" in line for line in said)
+
+
+def test_a_broken_file_says_so(capsys):
+    Path("bad.toml").write_text("rounds = = 3")
+    assert fedstrata("run", "bad.toml") == 2
+    assert "bad.toml cannot be read as TOML" in capsys.readouterr().err
+
+
+def test_chunks_of_1_7_and_20_agree():
+    runs = [fs.Experiment.of({"method": "fedavg", "rounds": 5, "chunk": c}).run() for c in (1, 7, 20)]
+    for other in runs[1:]:
+        torch.testing.assert_close(runs[0].model.state_dict(), other.model.state_dict(), rtol=0, atol=1e-5)
