@@ -7,9 +7,10 @@ from pathlib import Path
 
 SRC = Path(__file__).parent.parent / "src" / "fedstrata"
 ORDER = [
-    "errors", "values", "rng", "toml", "optim", "layout", "batchnorm", "task", "clients", "data", "partition", "probes",
-    "models", "core", "parts", "recipes", "parse", "buffers", "server", "train", "testing", "runtimes", "evaluate",
-    "record", "simulate", "experiment", "cost", "report", "console", "__init__", "cli", "__main__",
+    "version", "errors", "values", "rng", "toml", "optim", "layout", "batchnorm", "task", "clients", "data",
+    "partition", "probes", "models", "core", "parts", "recipes", "parse", "buffers", "server", "train", "testing",
+    "runtimes", "evaluate", "record", "simulate", "experiment", "cost", "report", "console", "__init__", "cli",
+    "__main__",
 ]  # fmt: skip
 LATE = {("optim", "layout")}  # for the name of a type alone
 

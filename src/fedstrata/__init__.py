@@ -6,8 +6,6 @@ A round, in the order of the files that make it: `data` and `partition` say who 
 `evaluate` and `record` tell how it went. `simulate` plays them all.
 """
 
-from importlib.metadata import version
-
 from fedstrata import data, models, partition, parts, recipes, testing
 from fedstrata.clients import Clients
 from fedstrata.core import Cohort, Local, Part, Proxy, Recipe, Round, Select, Step, Turn, Weigh
@@ -19,12 +17,11 @@ from fedstrata.parse import parse_recipe
 from fedstrata.partition import IID, Dirichlet, Partition
 from fedstrata.simulate import Run, simulate
 from fedstrata.task import Batch, Task
-
-__version__ = version("fedstrata")
+from fedstrata.version import __version__
 
 __all__ = [
-    "IID", "SGD", "Adam", "AdamW", "Arrays", "Batch", "Clients", "Cohort", "Dirichlet", "Experiment", "FedstrataError",
-    "Grain", "Layout", "Local", "Part", "Partition", "Proxy", "Recipe", "Round", "Run", "Select", "Step", "Task",
-    "Training", "Turn", "Weigh", "data", "models", "parse_recipe", "partition", "parts", "recipes", "simulate",
-    "testing",
+    "IID", "SGD", "Adam", "AdamW", "Arrays", "Batch", "Clients", "Cohort", "Dirichlet", "Experiment",
+    "FedstrataError", "Grain", "Layout", "Local", "Part", "Partition", "Proxy", "Recipe", "Round", "Run", "Select",
+    "Step", "Task", "Training", "Turn", "Weigh", "__version__", "data", "models", "parse_recipe", "partition",
+    "parts", "recipes", "simulate", "testing",
 ]  # fmt: skip

@@ -7,8 +7,8 @@ from torch import Tensor
 
 from fedstrata.layout import Arrays
 
-BufferPolicy = Literal["average", "global"]
-"""average: the mean of the clients' buffers; global: the server keeps its own."""
+BufferPolicy = Literal["average", "global", "local"]
+"""average: the mean of the clients' buffers; global: the server keeps its own; local: so does every client."""
 
 
 def mix_buffers(old: Arrays, new: Arrays, weights: Tensor, share: Tensor, policy: BufferPolicy = "average") -> Arrays:
@@ -16,7 +16,7 @@ def mix_buffers(old: Arrays, new: Arrays, weights: Tensor, share: Tensor, policy
 
     Floating-point buffers take the algorithm's weights of the clients; whole numbers their p_k mean, rounded half even.
     """
-    if policy == "global":
+    if policy != "average":
         return old
 
     def mean(b: Tensor, w: Tensor) -> Tensor:

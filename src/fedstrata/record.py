@@ -11,7 +11,6 @@ environment.json    what it ran on
 import json
 import platform
 from collections.abc import Mapping
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Self
 
@@ -24,6 +23,7 @@ from fedstrata import toml
 from fedstrata.core import Recipe
 from fedstrata.errors import DataError
 from fedstrata.layout import Arrays, Layout
+from fedstrata.version import __version__
 
 
 class Recorder:
@@ -69,7 +69,7 @@ def environment(layout: Layout) -> dict[str, Any]:
     """What a run ran on."""
     cuda = layout.device.type == "cuda"
     return {
-        "fedstrata": version("fedstrata"),
+        "fedstrata": __version__,
         "python": platform.python_version(),
         "torch": torch.__version__,
         "numpy": np.__version__,

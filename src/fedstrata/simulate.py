@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from fedstrata.buffers import BufferPolicy
 from fedstrata.clients import Clients, cast
-from fedstrata.core import Proxy, Recipe
+from fedstrata.core import Proxy, Recipe, State
 from fedstrata.errors import DataError, SettingError, check
 from fedstrata.evaluate import client_scores, fairness, score, summary
 from fedstrata.layout import Arrays, Layout
@@ -82,11 +82,10 @@ def simulate(
     training = training or SGD()
     task = Task.of(model, loss, metrics, device)
     place = task.layout.device, task.layout.dtype
-    fed = Federation(recipe, task, Clients.of(clients).owned().to(*place), training, seed)
+    fed = Federation(recipe, task, Clients.of(clients).owned().to(*place), training, seed, buffers)
     recipe.check(_have(fed, proxy))
     server = _first(fed, model)
-    memory = {} if training.reset_optimizer else {"optimizer": training.init(server.model)}
-    vault = Vault(recipe.enroll(task, server.buffers) | memory)
+    vault = Vault(_fresh(fed, server))
     engine = _runtime(runtime, fed, vault, chunk)
     sets = {n: _examples(s, n, *place) for n, s in (("val", val), ("test", test)) if s is not None}
     held = _examples(proxy, "proxy", *place) if proxy is not None else None
@@ -96,7 +95,7 @@ def simulate(
     with fitting_threads(fed, chunk), Recorder(out, recipe, settings or facts, task.layout) as recorder:
         for number in range(rounds):
             began = perf_counter()
-            server, line, noted = play(fed, engine, server, held, buffers, on_nonfinite)
+            server, line, noted = play(fed, engine, server, held, on_nonfinite)
             if (number + 1) % evaluate_every == 0 or number + 1 == rounds:
                 line |= evaluate(fed, server, sets)
             line["seconds"] = round(perf_counter() - began, 4)
@@ -111,9 +110,8 @@ def simulate(
 
 
 def play(
-    fed: Federation, engine: Runtime, server: Server, held: tuple[Tensor, Tensor] | None, buffers: BufferPolicy,
-    on_nonfinite: OnNonFinite,
-) -> tuple[Server, dict[str, Any], Arrays]:  # fmt: skip
+    fed: Federation, engine: Runtime, server: Server, held: tuple[Tensor, Tensor] | None, on_nonfinite: OnNonFinite
+) -> tuple[Server, dict[str, Any], Arrays]:
     """One round from beginning to end: (the server after it, what the record says of it, its notes)."""
     recipe, number = fed.recipe, server.number
     server = _asked(recipe, engine, server)
@@ -123,7 +121,7 @@ def play(
     if len(cohort):
         replies, dropped = screen(engine.train(server, cohort, brief, probes), number, on_nonfinite)
     proxy = Proxy(fed.task, Batch(*held), server.buffers) if held is not None else None
-    server, notes = close_round(recipe, server, cohort, replies, proxy, buffers)
+    server, notes = close_round(recipe, server, cohort, replies, proxy, fed.buffers)
     line = {"round": number, "cohort": cohort.ids.tolist(), "dropped": dropped}
     if dropped:
         line["warnings"] = [f"{clients_in_words(dropped)} returned values that are NaN or infinite and did not count"]
@@ -160,6 +158,13 @@ def _first(fed: Federation, model: nn.Module) -> Server:
     named = {n: p for n, p in model.named_parameters(remove_duplicate=False) if p.requires_grad}
     buffers = {n: b.to(device) for n, b in buffers_of(model).items()}
     return Server(layout, layout.flatten(named), buffers, fed.recipe.init(layout, len(fed.clients)), stats)
+
+
+def _fresh(fed: Federation, server: Server) -> State:
+    """What a client remembers before its first turn."""
+    kept = {"optimizer": fed.training.init(server.model)} if not fed.training.reset_optimizer else {}
+    kept |= {"buffers": server.buffers} if fed.buffers == "local" else {}
+    return fed.recipe.enroll(fed.task, server.buffers) | kept
 
 
 def _have(fed: Federation, proxy: Examples | None) -> frozenset[str]:

@@ -135,12 +135,13 @@ def _cohort(task: Task) -> Cohort:
 def _errand(algorithm: Recipe, cohort: Cohort, state: State, memory: State) -> Errand:
     brief = algorithm.brief(state, cohort)
     probes = algorithm.needs & PROBES.keys()
-    return Errand(list(IDS), 1, cohort.model, buffers_of(_net()), brief, memory, cohort.stats, frozenset(probes))
+    buffers = {n: b.expand(len(IDS), *b.shape) for n, b in buffers_of(_net()).items()}
+    return Errand(list(IDS), 1, cohort.model, buffers, brief, memory, cohort.stats, frozenset(probes))
 
 
 def _alone(errand: Errand, j: int) -> Errand:
-    brief, memory, stats = tree_map(lambda v: v[j : j + 1], (errand.brief, errand.memory, errand.stats))
-    return replace(errand, ids=[IDS[j]], brief=brief, memory=memory, stats=stats)
+    given = {n: getattr(errand, n) for n in ("brief", "memory", "stats", "buffers")}
+    return replace(errand, ids=[IDS[j]], **tree_map(lambda v: v[j : j + 1], given))
 
 
 def _round(algorithm: Recipe, task: Task, scale: float) -> tuple[Round, State]:

@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.func import grad, vmap
 from torch.utils._pytree import tree_leaves, tree_map
 
+from fedstrata.buffers import BufferPolicy
 from fedstrata.clients import Clients, Schedule, probe_batches, training_batches
 from fedstrata.core import Recipe, State, Turn
 from fedstrata.layout import Arrays
@@ -23,6 +24,9 @@ from fedstrata.optim import Training
 from fedstrata.probes import measure
 from fedstrata.rng import seeded, torch_seed
 from fedstrata.task import Batch, Task
+
+Given = tuple[State, State, Arrays, Arrays]
+"""Briefs, memories, measurements and received buffers."""
 
 Watch = Callable[[str], AbstractContextManager[object]]
 """Wraps each stage of the clients' work, by name: how a runtime says where an error happened."""
@@ -37,6 +41,7 @@ class Federation:
     clients: Clients
     training: Training
     seed: int = 0
+    buffers: BufferPolicy = "average"
 
 
 @dataclass(frozen=True)
@@ -46,9 +51,9 @@ class Errand:
     ids: Sequence[int]
     number: int  # of the round
     start: Tensor  # [P]
-    buffers: Arrays
+    buffers: Arrays  # [K, ...] each: the global ones, or each client's own
     brief: State  # [K, ...] each
-    memory: State  # [K, ...] each, and the optimiser's own under "optimizer" where it is kept
+    memory: State  # [K, ...] each; also "optimizer" and "buffers" where clients keep those
     stats: Arrays  # [K, ...] what the server knows of them
     probes: frozenset[str]  # what they must still measure
 
@@ -68,7 +73,7 @@ def train(fed: Federation, errand: Errand, watch: Watch = nullcontext) -> Traine
     """Send K clients through one round."""
     lr, ids = fed.training.rate(errand.number), errand.ids
     with watch("measuring"):
-        measured = survey(fed, errand.probes, ids, errand.number, errand.start, errand.buffers)
+        measured = survey(fed, errand)
     with watch("training"), seeded(torch_seed(fed.seed, "noise", errand.number, ids[0])):
         schedule = training_batches(fed.clients, ids, fed.training, fed.seed, errand.number)
         stats = errand.stats | measured
@@ -76,14 +81,14 @@ def train(fed: Federation, errand: Errand, watch: Watch = nullcontext) -> Traine
     with watch("reporting"):
         steps = torch.from_numpy(schedule.steps).double().to(w.device)  # of an int, steps * lr would be float32
 
-        def report(w: Tensor, after: Arrays, brief: State, memory: State, stats: Arrays, steps: Tensor) -> Any:
-            turns = _turns(fed, errand, brief, memory, stats, lr, steps=steps, trained=after)
+        def report(w: Tensor, after: Arrays, given: Given, steps: Tensor) -> Any:
+            turns = _turns(fed, errand.start, given, lr, steps=steps, trained=after)
             return {n: p.report(w, turns[n]) for n, p in fed.recipe.locals().items()}
 
-        memory = {n: errand.memory[n] for n in fed.recipe.locals()}
-        pairs = over_clients(report, w, buffers, errand.brief, memory, stats, steps)
+        pairs = over_clients(report, w, buffers, _given(fed, errand, stats), steps)
         memory, uploads = ({n: pair[i] for n, pair in pairs.items()} for i in (0, 1))
-    kept = {} if fed.training.reset_optimizer else {"optimizer": optimizer}
+    kept = {"optimizer": optimizer} if not fed.training.reset_optimizer else {}
+    kept |= {"buffers": buffers} if fed.buffers == "local" else {}
     return Trained(w - errand.start, buffers, memory | kept, uploads, measured)
 
 
@@ -94,32 +99,32 @@ def descend(
     order = np.argsort(-schedule.steps, kind="stable")
     there = torch.from_numpy(order).to(errand.start.device)
     schedule = schedule.ordered(order)
-    memory = {n: errand.memory[n] for n in fed.recipe.locals()}
-    given = tree_map(lambda v: v[there], (errand.brief, memory, stats))
+    given = tree_map(lambda v: v[there], _given(fed, errand, stats))
     w = errand.start.repeat(len(order), 1)
-    buffers = {n: b.repeat(len(order), *[1] * b.dim()) for n, b in errand.buffers.items()}
-    optimizer = tree_map(lambda v: v[there].clone(), _optimizer(fed, errand))
-    direction = partial(_direction, fed, errand, lr)
+    buffers, optimizer = tree_map(lambda v: v[there], (errand.buffers, _optimizer(fed, errand)))
+    direction = partial(_direction, fed, errand.start, lr)
     for step in range(schedule.count.shape[1]):
         active = int((schedule.steps > step).sum())
         head = partial(tree_map, lambda v, a=active: v[:a])
         batch = _gather(fed.clients, *schedule.batch(step, active))
-        gradient, after = over_clients(direction, w[:active], head(buffers), *head(given), batch)
+        gradient, after = over_clients(direction, w[:active], head(buffers), head(given), batch)
         moved, state = fed.training.update(w[:active], fed.training.clipped(gradient), head(optimizer), lr)
         _write((w, buffers, optimizer), (moved, after, state), active)
     back = torch.from_numpy(np.argsort(order)).to(w.device)
     return tree_map(lambda v: v[back], (w, buffers, optimizer))
 
 
-def survey(
-    fed: Federation, names: frozenset[str], ids: Sequence[int], number: int, start: Tensor, buffers: Arrays
-) -> Arrays:
+def survey(fed: Federation, errand: Errand) -> Arrays:
     """What K clients measure at the model they received, [K] each."""
-    if not names:
+    if not errand.probes:
         return {}
-    schedule = probe_batches(fed.clients, ids, fed.training, fed.seed, number)
-    batch = _gather(fed.clients, *schedule.batch(0, len(ids)))
-    return over_clients(lambda batch: measure(names, fed.task, start, buffers, Batch(**batch)), batch)
+    schedule = probe_batches(fed.clients, errand.ids, fed.training, fed.seed, errand.number)
+    batch = _gather(fed.clients, *schedule.batch(0, len(errand.ids)))
+
+    def measured(buffers: Arrays, batch: Arrays) -> Arrays:
+        return measure(errand.probes, fed.task, errand.start, buffers, Batch(**batch))
+
+    return over_clients(measured, errand.buffers, batch)
 
 
 def over_clients(f: Callable[..., Any], *args: Any) -> Any:
@@ -131,12 +136,11 @@ def over_clients(f: Callable[..., Any], *args: Any) -> Any:
 
 
 def _direction(
-    fed: Federation, errand: Errand, lr: float, w: Tensor, buffers: Arrays, brief: State, memory: State, stats: Arrays,
-    batch: Arrays,
-) -> tuple[Tensor, Arrays]:  # fmt: skip
+    fed: Federation, start: Tensor, lr: float, w: Tensor, buffers: Arrays, given: Given, batch: Arrays
+) -> tuple[Tensor, Arrays]:
     """One client's gradient, corrections included, and its buffers after the pass."""
     parts = fed.recipe.locals()
-    turns = _turns(fed, errand, brief, memory, stats, lr)
+    turns = _turns(fed, start, given, lr)
     mask = batch.get("mask")
 
     def objective(v: Tensor, buffers: Arrays) -> tuple[Tensor, Arrays]:
@@ -153,11 +157,15 @@ def _direction(
     return gradient, after
 
 
-def _turns(
-    fed: Federation, errand: Errand, brief: State, memory: State, stats: Arrays, lr: float, **end: Any
-) -> dict[str, Turn]:
+def _given(fed: Federation, errand: Errand, stats: Arrays) -> Given:
+    """What the local parts of K clients see: briefs, memories, measurements, received buffers, [K, ...] each."""
+    return errand.brief, {n: errand.memory[n] for n in fed.recipe.locals()}, stats, errand.buffers
+
+
+def _turns(fed: Federation, start: Tensor, given: Given, lr: float, **end: Any) -> dict[str, Turn]:
     """One client's turn as each local part sees it."""
-    common = fed.task, fed.training, errand.start, errand.buffers
+    brief, memory, stats, buffers = given
+    common = fed.task, fed.training, start, buffers
     return {n: Turn(*common, brief[n], memory[n], stats, lr, **end) for n in fed.recipe.locals()}
 
 

@@ -53,7 +53,7 @@ def test_feddyn_memory_is_the_gradient_at_an_exact_local_solution():
     task = Task.of(problem.model(), "squared_error")
     fed = Federation(recipe, task, problem.clients, train)
     vault = Vault(recipe.enroll(task, {}))
-    play(fed, Simulator(fed, vault), _first(fed, problem.model()), None, "average", "drop")
+    play(fed, Simulator(fed, vault), _first(fed, problem.model()), None, "drop")
     for k, memory in vault.memories.items():
         x, y = problem.clients.x[problem.clients.rows[k]], problem.clients.y[problem.clients.rows[k]][:, 0]
         g = memory["local.0"]["g"]

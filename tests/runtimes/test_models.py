@@ -82,6 +82,19 @@ def test_the_global_policy_keeps_the_servers_buffers():
     assert torch.equal(run.model.state_dict()["1.running_mean"], torch.zeros(3, dtype=torch.float64))
 
 
+@pytest.mark.parametrize("name", ["fedavg", "moon", "fedbs"])
+def test_the_local_policy_keeps_every_clients_buffers_at_home(name):
+    """They stay out of the average, and a client's next turn starts from its own: the run is neither of the others."""
+    settings = {"rounds": 3, "training": TRAIN}
+    local, world = (fs.simulate(R.METHODS[name](), bn_cnn(), image_clients(), buffers=p, **settings).model.state_dict()
+                    for p in ("local", "global"))  # fmt: skip
+    apart = fs.simulate(R.METHODS[name](), bn_cnn(), image_clients(), buffers="local", runtime="apart", **settings)
+    assert torch.equal(local["1.running_mean"], torch.zeros(3, dtype=torch.float64))
+    torch.testing.assert_close(local, apart.model.state_dict(), rtol=0, atol=1e-11)
+    if name != "fedavg":  # FedAvg trains with the batch's own statistics; these two look at the running ones
+        assert (local["0.weight"] - world["0.weight"]).abs().max() > 1e-9
+
+
 def test_dropout_is_reproducible_and_different_for_each_client():
     model = nn.Sequential(nn.Linear(6, 8), nn.Dropout(0.5), nn.Linear(8, 3)).double()
     runs = [fs.simulate(R.fedavg(), model, unequal_clients(), rounds=2, training=TRAIN, seed=s) for s in (0, 0, 1)]

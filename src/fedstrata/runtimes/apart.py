@@ -10,7 +10,7 @@ from fedstrata.core import Cohort, State
 from fedstrata.errors import ClientError
 from fedstrata.layout import Arrays
 from fedstrata.runtimes.vault import Vault
-from fedstrata.runtimes.visit import joined, visit
+from fedstrata.runtimes.visit import errand_for, joined, visit
 from fedstrata.server import Replies, Server
 from fedstrata.train import Federation, Watch, survey
 
@@ -26,7 +26,7 @@ class Apart:
         answers = []
         for i in ids:
             with naming(server.number, i)("measuring"):
-                answers.append(survey(self.fed, names, [i], server.number, server.model, server.buffers))
+                answers.append(survey(self.fed, errand_for(self.fed, self.vault, server, [i], names)))
         return {n: torch.cat([a[n] for a in answers]) for n in names}
 
     def train(self, server: Server, cohort: Cohort, brief: State, probes: frozenset[str]) -> Replies:

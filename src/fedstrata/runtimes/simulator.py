@@ -10,7 +10,7 @@ from torch import Tensor
 from fedstrata.core import Cohort, State
 from fedstrata.layout import Arrays
 from fedstrata.runtimes.vault import Vault
-from fedstrata.runtimes.visit import joined, visit
+from fedstrata.runtimes.visit import errand_for, joined, visit
 from fedstrata.server import Replies, Server
 from fedstrata.train import Federation, survey
 
@@ -29,7 +29,7 @@ class Simulator:
     def survey(self, server: Server, names: frozenset[str], ids: Sequence[int]) -> Arrays:
         step = self.chunk or clients_at_once(self.fed, server.model)
         chunks = [ids[i : i + step] for i in range(0, len(ids), step)]
-        answers = [survey(self.fed, names, c, server.number, server.model, server.buffers) for c in chunks]
+        answers = [survey(self.fed, errand_for(self.fed, self.vault, server, c, names)) for c in chunks]
         return {n: torch.cat([a[n] for a in answers]) for n in names}
 
     def train(self, server: Server, cohort: Cohort, brief: State, probes: frozenset[str]) -> Replies:

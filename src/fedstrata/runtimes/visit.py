@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 from typing import Protocol
 
 import torch
@@ -11,7 +12,7 @@ from fedstrata.core import Cohort, State
 from fedstrata.layout import Arrays
 from fedstrata.runtimes.vault import Vault
 from fedstrata.server import Replies, Server, finite
-from fedstrata.train import Errand, Federation, Trained, Watch, train
+from fedstrata.train import Errand, Federation, Watch, train
 
 
 class Runtime(Protocol):
@@ -24,6 +25,14 @@ class Runtime(Protocol):
     def train(self, server: Server, cohort: Cohort, brief: State, probes: frozenset[str]) -> Replies:
         """Send the cohort through a round."""
         ...
+
+
+def errand_for(fed: Federation, vault: Vault, server: Server, ids: Sequence[int], probes: frozenset[str]) -> Errand:
+    """What these clients are given before the round is known: the model, their memories, and what to measure."""
+    memory = vault.take(ids, server.model.device)
+    own = memory["buffers"] if fed.buffers == "local" else None
+    buffers = own or {n: b.expand(len(ids), *b.shape) for n, b in server.buffers.items()}
+    return Errand(ids, server.number, server.model, buffers, {}, memory, {}, probes)
 
 
 def visit(
@@ -39,9 +48,8 @@ def visit(
     """Train the clients of a part of the cohort. Who returned something that is not finite keeps its old memory."""
     ids = cohort.ids[part].tolist()
     brief, stats = tree_map(lambda v: v[part], (brief, cohort.stats))
-    memory = vault.take(ids, server.model.device)
-    errand = Errand(ids, server.number, server.model, server.buffers, brief, memory, stats, probes)
-    back: Trained = train(fed, errand, watch)
+    errand = replace(errand_for(fed, vault, server, ids, probes), brief=brief, stats=stats)
+    back = train(fed, errand, watch)
     if back.memory:
         vault.put(ids, back.memory, finite(back.delta, back.buffers, back.uploads))
     return Replies(cohort.ids[part], back.delta, back.buffers, back.uploads, back.stats)
