@@ -1,0 +1,39 @@
+"""On an accelerator everything is the same: device and type follow by themselves."""
+
+from typing import Any
+
+import pytest
+import torch
+
+import fedstrata as fs
+from tests.federations import mlp, unequal_clients
+from tests.runtimes.test_models import Tied
+from tests.runtimes.test_unequal_clients import bn_cnn, image_clients
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="no accelerator here: run this on a machine with one"),
+]
+TRAIN = fs.SGD(lr=0.05, batch=6, epochs=2, momentum=0.5)
+
+
+@pytest.mark.parametrize("name", fs.recipes.METHODS)
+@pytest.mark.parametrize(
+    ("model", "clients"), [(mlp, unequal_clients), (Tied, unequal_clients), (bn_cnn, image_clients)]
+)
+def test_every_method_gives_the_same_model_on_the_gpu(name, model, clients):
+    here, there = (
+        fs.simulate(fs.recipes.METHODS[name](), model(), clients(), rounds=3, training=TRAIN, device=device)
+        for device in ("cpu", "cuda")
+    )
+    torch.testing.assert_close(there.model.state_dict(), here.model.state_dict(), rtol=0, atol=1e-9)
+
+
+@pytest.mark.parametrize("training", [fs.Adam(lr=0.01, reset_optimizer=False), fs.AdamW(lr=0.01, clip=0.1)], ids=repr)
+def test_optimisers_and_proxy_data_follow_to_the_gpu(training, tmp_path):
+    c = unequal_clients()
+    sets = {"test": (c.x, c.y), "proxy": (c.x[:5], c.y[:5])}
+    settings: dict[str, Any] = {"rounds": 2, "training": training, "buffers": "local"} | sets
+    both = ("cpu", "cuda")
+    runs = [fs.simulate(fs.recipes.fedlws(), mlp(), c, device=d, out=tmp_path / d, **settings) for d in both]
+    torch.testing.assert_close(runs[1].model.state_dict(), runs[0].model.state_dict(), rtol=0, atol=1e-9)
