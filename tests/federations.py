@@ -9,6 +9,9 @@ from torch import nn
 import fedstrata as fs
 from fedstrata.clients import Clients
 
+PLAIN = [n for n, m in fs.recipes.METHODS.items() if "proxy" not in m().needs]
+"""The methods that need no data on the server."""
+
 SIZES = (17, 3, 30, 1, 8, 21, 12)
 
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import fedstrata as fs
-from tests.federations import mlp, unequal_clients
+from tests.federations import PLAIN, mlp, unequal_clients
 from tests.runtimes.test_models import Tied
 from tests.runtimes.test_unequal_clients import bn_cnn, image_clients
 
@@ -17,7 +17,7 @@ pytestmark = [
 TRAIN = fs.SGD(lr=0.05, batch=6, epochs=2, momentum=0.5)
 
 
-@pytest.mark.parametrize("name", fs.recipes.METHODS)
+@pytest.mark.parametrize("name", PLAIN)
 @pytest.mark.parametrize(
     ("model", "clients"), [(mlp, unequal_clients), (Tied, unequal_clients), (bn_cnn, image_clients)]
 )

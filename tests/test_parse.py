@@ -52,7 +52,7 @@ def test_slots_given_replace_those_of_the_method():
     [
         ("fedprx", "no method is called 'fedprx'; did you mean 'fedprox'?"),
         ("FedProx(mu=1)", "no method is called 'FedProx'; did you mean 'fedprox'?"),
-        ("qqq", "no method is called 'qqq'; choose from adaptive_fedprox, fedadp"),
+        ("qqq", "no method is called 'qqq'; choose from adadecay, adagrad"),
         ("fedprox(mmu=1)", "fedprox has no setting 'mmu'; did you mean 'mu'?"),
         ("fedavg(mu=1)", "fedavg has no setting 'mu'; choose from local, select, server, shrink, weigh, weighting"),
         ("fedavg(selekt=Everyone())", "fedavg has no setting 'selekt'; did you mean 'select'?"),
@@ -102,7 +102,7 @@ def test_positional_arguments_are_refused(text: str):
 @pytest.mark.parametrize(
     "text",
     [
-        "", "  ", "fedprox(", "fedprox mu=1", "1", "'fedprox'", "fedprox + fedavg", "x.fedprox", "x.fedprox(mu=1)",
+        "", "  ", "fedprox(", "fedprox mu=1", "1", "'fedprox'", "fedprox - fedavg", "x.fedprox", "x.fedprox(mu=1)",
         "fedprox()()", "fedprox, fedavg", "fedprox; fedavg", "a = fedprox", "[fedprox]", "lambda: fedprox", "\0",
         "__import__('os').getcwd()",
     ],

@@ -1,5 +1,6 @@
 """What a person sees in the terminal: live progress, and a method explained."""
 
+import re
 from collections.abc import Callable, Mapping
 from inspect import cleandoc
 from types import TracebackType
@@ -70,14 +71,20 @@ def explain_method(console: Console | None, text: str, model: str) -> tuple[Reci
     recipe.check(frozenset(recipe.needs) - ({"features"} if task.classifier is None else set()))
     card = cost_card(recipe, task, buffers_of(network))
     if console is not None:
-        adds, paper = described(METHODS[text.partition("(")[0].strip()])
-        console.print(f"[bold]{text}[/]: {adds} ({paper.rstrip('.')})\n", highlight=False)
+        console.print(f"{text}: {_said_of(text)}\n", highlight=False, markup=False)
         for slot, part in recipe.parts().items():
             console.print(f"[bold]{slot.partition('.')[0]}[/]  {part!r}", highlight=False)
             console.print(Padding(Text(cleandoc(type(part).__doc__ or "")), (0, 0, 1, 6)))
         console.print(_cost_table(card, model, task.layout.size))
         console.print("What leaves a client: " + "; ".join(card.leaves) + ".", highlight=False)
     return recipe, card
+
+
+def _said_of(text: str) -> str:
+    """What a text names: each method with its paper; parts speak for themselves."""
+    names = [n for n in re.findall(r"[a-z_]+", re.sub(r"\(.*?\)", "", text)) if n in METHODS]
+    said = [described(METHODS[n]) for n in names] or [("A combination of parts", "")]
+    return " ".join(f"{adds.rstrip('.')} ({paper.rstrip('.')})." if paper else f"{adds}." for adds, paper in said)
 
 
 def _cost_table(card: CostCard, model: str, parameters: int) -> Table:

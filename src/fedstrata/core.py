@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, ClassVar, Literal, final
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from fedstrata.errors import NeedError
 from fedstrata.layout import Arrays, Grain, Layout
-from fedstrata.task import Batch, Task
+from fedstrata.task import Batch, Loss, Task, buffers_of
 from fedstrata.values import Value
 
 if TYPE_CHECKING:
@@ -71,6 +71,16 @@ class Proxy:
     batch: Batch
     buffers: Arrays
 
+    @classmethod
+    def of(cls, model: nn.Module, x: Tensor, y: Tensor, loss: str | Loss = "cross_entropy") -> "Proxy":
+        """Data for a model of this kind."""
+        return cls(Task.of(model, loss), Batch(x, y), buffers_of(model))
+
+    def batches(self, size: int) -> "list[Proxy]":
+        """The same data in pieces of this size."""
+        pieces = zip(self.batch.x.split(size), self.batch.y.split(size), strict=True)
+        return [replace(self, batch=Batch(x, y)) for x, y in pieces]
+
     def loss(self, w: Tensor) -> Tensor:
         """Mean loss of a model, [P] -> []."""
         outputs = self.task.forward(w, self.buffers, self.batch.x).outputs
@@ -85,6 +95,8 @@ class Round:
     delta: Tensor  # [K, P] local minus global: the one sign convention of the library
     uploads: Arrays = field(default_factory=dict)  # this part's uploads, each [K, ...]
     proxy: Proxy | None = None
+    training: "Training | None" = None  # how the clients trained, where that is known
+    lr: float | None = None  # of their steps
     notes: Arrays = field(default_factory=dict)  # diagnostics for the report, never read by an algorithm
 
     @property
@@ -111,9 +123,11 @@ class Round:
 class Part(Value):
     """A frozen dataclass of hyper-parameters; its state lives outside it."""
 
+    slot: ClassVar[str]  # of a recipe: "select", "local", "weigh", "server" or "shrink"
+
     @property
     def needs(self) -> frozenset[str]:
-        """What it cannot do without: "proxy", "features", "labels", or a probe's name."""
+        """What it cannot do without: "proxy", "features", "labels", "steps", or a probe's name."""
         return frozenset()
 
     def init(self, layout: Layout, population: int) -> Arrays:
@@ -123,6 +137,8 @@ class Part(Value):
 
 class Select(Part):
     """Who takes part."""
+
+    slot = "select"
 
     @property
     def asks(self) -> frozenset[str]:
@@ -136,6 +152,8 @@ class Select(Part):
 
 class Local(Part):
     """What a client minimises, with both ends of whatever that takes. Every hook is optional."""
+
+    slot = "local"
 
     def enroll(self, task: Task, buffers: Arrays) -> Arrays:
         """Client: its memory before its first turn."""
@@ -169,6 +187,7 @@ class Local(Part):
 class Weigh(Part):
     """How the cohort becomes one proposal: weights per client, or per client and layer."""
 
+    slot = "weigh"
     of: ClassVar[Literal["delta", "model"]] = "delta"  # what the weights multiply; the same when they sum to 1
     grain: Grain = "model"
 
@@ -190,7 +209,9 @@ class Weigh(Part):
 
 
 class Step(Part):
-    """Moves the proposal. Server optimisers and shrinking are both steps."""
+    """Moves the proposal. Server optimisers and shrinking are both steps; shrinking says slot = "shrink"."""
+
+    slot = "server"
 
     @abstractmethod
     def step(self, state: Arrays, proposal: Tensor, round: Round) -> tuple[Tensor, Arrays]:

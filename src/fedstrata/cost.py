@@ -13,6 +13,7 @@ from fedstrata.task import Task
 
 REVEALED = {
     "labels": "its number of examples of each class",
+    "steps": "its number of local steps",
     "loss_variance": "the variance of its losses on one mini-batch",
     "gradient_variance": "the variance of its gradients on one mini-batch",
 }

@@ -43,7 +43,7 @@ class NotFiniteError(FedstrataError, RuntimeError):
 
 def near(name: str, known: Iterable[str]) -> str:
     """The end of a sentence about an unknown name: the near miss, or the choice."""
-    known = sorted(known)
+    known = sorted(set(known))
     close = get_close_matches(name, known, 1) or get_close_matches(name.lower(), [k.lower() for k in known], 1)
     close = [k for k in known if k.lower() == close[0].lower()] if close else []
     return f"did you mean {close[0]!r}?" if close else f"choose from {', '.join(known)}"

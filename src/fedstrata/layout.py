@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import reduce
 from itertools import accumulate, pairwise
 from math import prod
 from typing import Literal
@@ -62,8 +63,8 @@ class Layout:
             layers.setdefault(name.rpartition(".")[0] or "(root)", []).append(name)
         tensors = tuple((n, tuple(named[n].shape)) for names in layers.values() for n in names)
         lengths = tuple(sum(named[n].numel() for n in names) for names in layers.values())
-        like = next(iter(named.values()))
-        return cls(tensors, tuple(layers), lengths, aliases, like.dtype, like.device)
+        dtype = reduce(torch.promote_types, (t.dtype for t in named.values()))
+        return cls(tensors, tuple(layers), lengths, aliases, dtype, next(iter(named.values())).device)
 
     def at(self, grain: Grain) -> "Layout":
         """The same vector cut tensor by tensor, layer by layer, or not at all."""

@@ -7,24 +7,34 @@ docstring is what `fedstrata methods` shows, the second the paper.
 from collections.abc import Callable
 from typing import Any, Literal
 
-from fedstrata.core import Recipe
+from fedstrata.core import Part, Recipe
 from fedstrata.errors import SettingError, near
 from fedstrata.parts import (
+    AWD,
     LWS,
+    AdaDecay,
+    Adagrad,
+    Adam,
     AdaptiveProx,
     Angle,
     BySize,
     Calm,
     Calmest,
+    Dawa,
+    Disco,
     Dyn,
     Equal,
     Everyone,
     FixedShrink,
+    Learned,
+    Momentum,
     Moon,
+    Nova,
     PerLayer,
     Prox,
     Scaffold,
     SelectiveProx,
+    Yogi,
 )  # fmt: skip
 from fedstrata.parts.select import Variance
 from fedstrata.parts.shrink.lws import Variant
@@ -32,9 +42,13 @@ from fedstrata.parts.shrink.lws import Variant
 Weighting = Literal["samples", "uniform"]
 
 
+DEFAULTS: dict[str, Any] = {"select": Everyone(), "weigh": BySize()}
+"""What fills the slots that nobody fills."""
+
+
 def recipe(**slots: Any) -> Recipe:
     """Parts by slot; everyone takes part and clients count by size unless said otherwise."""
-    return Recipe(**({"select": Everyone(), "weigh": BySize()} | slots))
+    return Recipe(**(DEFAULTS | slots))
 
 
 def fedavg(weighting: Weighting = "samples", **slots: Any) -> Recipe:
@@ -128,18 +142,96 @@ def fedpbs(
     return recipe(**{"local": SelectiveProx(mu, batch, threshold, variance), "weigh": weigh} | slots)
 
 
+def fedavgm(beta: float = 0.9, lr: float = 1.0, dampening: float = 0.0, **slots: Any) -> Recipe:
+    """Momentum on the server.
+    Hsu et al., arXiv 1909.06335."""
+    return recipe(**{"server": Momentum(beta, lr, dampening)} | slots)
+
+
+def fedadagrad(lr: float = 0.1, tau: float = 1e-3, **slots: Any) -> Recipe:
+    """Adagrad on the server.
+    Reddi et al., ICLR 2021."""
+    return recipe(**{"server": Adagrad(lr, tau=tau)} | slots)
+
+
+def fedadam(lr: float = 0.1, tau: float = 1e-3, **slots: Any) -> Recipe:
+    """Adam on the server.
+    Reddi et al., ICLR 2021."""
+    return recipe(**{"server": Adam(lr, tau=tau)} | slots)
+
+
+def fedyogi(lr: float = 0.01, tau: float = 1e-3, **slots: Any) -> Recipe:
+    """Yogi on the server.
+    Reddi et al., ICLR 2021."""
+    return recipe(**{"server": Yogi(lr, tau=tau)} | slots)
+
+
+def fednova(mu: float = 0.0, momentum: float | None = None, **slots: Any) -> Recipe:
+    """Undo the bias of unequal numbers of local steps.
+    Wang et al., NeurIPS 2020."""
+    return recipe(**{"weigh": Nova(momentum, mu), "local": Prox(mu) if mu else ()} | slots)
+
+
+def feddisco(
+    a: float = 0.5, b: float = 0.1, distance: Literal["kl", "l2", "l1", "cosine"] = "kl", **slots: Any
+) -> Recipe:
+    """Weigh clients by how near their label distribution is to the target.
+    Ye et al., ICML 2023."""
+    return recipe(**{"weigh": Disco(a, b, distance)} | slots)
+
+
+def ldawa(normalised: bool = False, warmup_rounds: int = 0, **slots: Any) -> Recipe:
+    """Scale each local tensor by its cosine with the global one.
+    Rehman et al., ICCV 2023."""
+    return recipe(**{"weigh": Dawa(normalised=normalised, warmup_rounds=warmup_rounds)} | slots)
+
+
+def fedlaw(epochs: int = 20, lr: float = 0.01, by: Literal["exp", "quad"] = "exp", **slots: Any) -> Recipe:
+    """Learn client weights and a shrinking factor on the server's own data.
+    Li et al., ICML 2023."""
+    return recipe(**{"weigh": Learned(epochs, lr, by=by)} | slots)
+
+
+def awd(strength: float = 0.02, **slots: Any) -> Recipe:
+    """Adaptive weight decay of the average, on the server.
+    Ghiasi et al. 2023, as compared with in FedLWS."""
+    return recipe(**{"shrink": AWD(strength)} | slots)
+
+
+def adadecay(alpha: float = 4.0, strength: float = 5e-4, **slots: Any) -> Recipe:
+    """Weight decay by how much each parameter moved, on the server.
+    Nakamura and Hong 2019, as compared with in FedLWS."""
+    return recipe(**{"shrink": AdaDecay(alpha, strength)} | slots)
+
+
 METHODS: dict[str, Callable[..., Recipe]] = {
     f.__name__: f
-    for f in (fedavg, fedprox, adaptive_fedprox, scaffold, feddyn, moon, fedadp, fedlayerwise, fedlws, fedbs, fedpbs)
+    for f in [
+        *(fedavg, fedavgm, fedadagrad, fedadam, fedyogi),
+        *(fedprox, adaptive_fedprox, scaffold, feddyn, moon),
+        *(fednova, feddisco, ldawa, fedadp, fedlayerwise, fedlaw),
+        *(fedlws, awd, adadecay, fedbs, fedpbs),
+    ]
 }
 """The named methods."""
 
 
-def method(name: str) -> Callable[..., Recipe]:
-    """The method of this name, or a sentence with the near miss."""
-    if name not in METHODS:
-        raise SettingError(f"no method is called {name!r}; {near(name, METHODS)}")
-    return METHODS[name]
+def combine(*terms: Recipe | Part) -> Recipe:
+    """One recipe of several methods and parts: local, server and shrink parts act in the order given.
+
+    There can be one selection and one weighing; everyone, and by size, give way to any other.
+    """
+    one: dict[str, Part] = {}
+    many: dict[str, list[Part]] = {"local": [], "server": [], "shrink": []}
+    for part in (p for t in terms for p in (t.parts().values() if isinstance(t, Recipe) else [t])):
+        slot = part.slot
+        if slot in many:
+            many[slot].append(part)
+        elif slot in one and part != one[slot] and part not in DEFAULTS.values() and one[slot] != DEFAULTS[slot]:
+            raise SettingError(f"a recipe has one {slot} part, not both {one[slot]!r} and {part!r}")
+        elif slot not in one or part not in DEFAULTS.values():
+            one[slot] = part
+    return recipe(**one, **{slot: tuple(parts) for slot, parts in many.items()})
 
 
 def _one_of(value: Any, *known: str) -> Any:

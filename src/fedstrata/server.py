@@ -13,6 +13,7 @@ from fedstrata.buffers import BufferPolicy, mix_buffers
 from fedstrata.core import Cohort, Proxy, Recipe, Round, State
 from fedstrata.errors import DataError, NotFiniteError
 from fedstrata.layout import Arrays, Layout
+from fedstrata.optim import Training
 
 OnNonFinite = Literal["drop", "raise"]
 
@@ -90,6 +91,8 @@ def close_round(
     replies: Replies,
     proxy: Proxy | None = None,
     buffers: BufferPolicy = "average",
+    training: Training | None = None,
+    lr: float | None = None,
 ) -> tuple[Server, Arrays]:
     """The next server and the round's notes, from those who replied. Nobody replied: nothing changes."""
     if len(replies.ids) == 0:
@@ -100,7 +103,7 @@ def close_round(
         raise DataError(
             f"round {cohort.number}: none of {clients_in_words(replies.ids.tolist())} has an example to weigh it by"
         )
-    round = Round(replace(cohort, ids=replies.ids, stats=stats), replies.delta, proxy=proxy)
+    round = Round(replace(cohort, ids=replies.ids, stats=stats), replies.delta, proxy=proxy, training=training, lr=lr)
     round.note(drift=server.layout.norm(replies.delta))  # [K, L]
     model, weights, state = recipe.aggregate(server.state, round, replies.uploads)
     if not bool(model.isfinite().all()):

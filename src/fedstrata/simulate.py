@@ -121,7 +121,8 @@ def play(
     if len(cohort):
         replies, dropped = screen(engine.train(server, cohort, brief, probes), number, on_nonfinite)
     proxy = Proxy(fed.task, Batch(*held), server.buffers) if held is not None else None
-    server, notes = close_round(recipe, server, cohort, replies, proxy, fed.buffers)
+    lr = fed.training.rate(number)
+    server, notes = close_round(recipe, server, cohort, replies, proxy, fed.buffers, fed.training, lr)
     line = {"round": number, "cohort": cohort.ids.tolist(), "dropped": dropped}
     if dropped:
         line["warnings"] = [f"{clients_in_words(dropped)} returned values that are NaN or infinite and did not count"]
@@ -169,7 +170,7 @@ def _fresh(fed: Federation, server: Server) -> State:
 
 def _have(fed: Federation, proxy: Examples | None) -> frozenset[str]:
     """What this experiment gives a recipe."""
-    have = set(PROBES)
+    have = {*PROBES, "steps"}
     have |= {"proxy"} if proxy is not None else set()
     have |= {"features"} if fed.task.classifier is not None else set()
     have |= {"labels"} if not fed.clients.y.is_floating_point() else set()

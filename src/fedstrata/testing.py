@@ -14,7 +14,7 @@ from fedstrata.clients import Clients
 from fedstrata.core import Cohort, Local, Part, Proxy, Recipe, Round, Select, State, Step, Weigh
 from fedstrata.errors import check as require
 from fedstrata.layout import Arrays
-from fedstrata.optim import SGD
+from fedstrata.optim import SGD, Training
 from fedstrata.probes import PROBES
 from fedstrata.recipes import recipe
 from fedstrata.task import Batch, Task, buffers_of
@@ -40,7 +40,7 @@ def check_value(value: Value) -> None:
     name = type(value).__name__
     _hold(hash(value) == hash(replace(value)), f"{name} hashes by identity")  # pyright: ignore[reportArgumentType]
     _hold(load(value.to_dict(), type(value)) == value, f"{name} does not come back from its dictionary")
-    _hold(eval(repr(value), dict(kinds())) == value, f"repr({name}) does not evaluate back")
+    _hold(eval(repr(value), _names(value)) == value, f"repr({name}) does not evaluate back")
     _hold(value.fingerprint == replace(value).fingerprint, f"{name}'s fingerprint changes")  # pyright: ignore[reportArgumentType]
     for field in fields(value):  # pyright: ignore[reportArgumentType]
         try:
@@ -48,6 +48,12 @@ def check_value(value: Value) -> None:
         except FrozenInstanceError:
             continue
         raise AssertionError(f"{name} is not frozen: declare it with @dataclass(frozen=True)")
+
+
+def _names(value: Value) -> dict[str, type]:
+    """What the names in its repr mean: for a recipe or a part, parts; Adam is also an optimiser of clients."""
+    training = kinds(Training) if isinstance(value, Training) else {}
+    return dict(kinds()) | dict(kinds(Part)) | dict(training)
 
 
 def _check_select(part: Select) -> None:
@@ -128,6 +134,7 @@ def _cohort(task: Task) -> Cohort:
     draw = torch.Generator().manual_seed(0)
     stats = {n: torch.rand(len(IDS), generator=draw, dtype=torch.float64) for n in PROBES}
     stats |= {"examples": torch.from_numpy(clients.sizes).double()[ids], "labels": clients.labels()[ids]}
+    stats["steps"] = torch.arange(1.0, len(IDS) + 1, dtype=torch.float64)
     start = task.layout.flatten(dict(_net().named_parameters()))
     return Cohort(task.layout, ids, stats, start, POPULATION)
 
@@ -154,7 +161,7 @@ def _round(algorithm: Recipe, task: Task, scale: float) -> tuple[Round, State]:
     uploads = train(fed, _errand(algorithm, cohort, algorithm.init(task.layout, POPULATION), memory)).uploads
     x = torch.randn(12, 5, generator=draw, dtype=torch.float64)
     proxy = Proxy(task, Batch(x, torch.arange(12) % 3), buffers_of(_net()))
-    return Round(cohort, delta, proxy=proxy), tree_map(lambda v: scale * v, uploads)
+    return Round(cohort, delta, proxy=proxy, lr=0.1), tree_map(lambda v: scale * v, uploads)
 
 
 def _at(cohort: Cohort, order: Tensor) -> Cohort:

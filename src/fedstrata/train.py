@@ -87,6 +87,7 @@ def train(fed: Federation, errand: Errand, watch: Watch = nullcontext) -> Traine
 
         pairs = over_clients(report, w, buffers, _given(fed, errand, stats), steps)
         memory, uploads = ({n: pair[i] for n, pair in pairs.items()} for i in (0, 1))
+    measured |= {"steps": steps} if "steps" in fed.recipe.needs else {}
     kept = {"optimizer": optimizer} if not fed.training.reset_optimizer else {}
     kept |= {"buffers": buffers} if fed.buffers == "local" else {}
     return Trained(w - errand.start, buffers, memory | kept, uploads, measured)

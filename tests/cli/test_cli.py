@@ -32,7 +32,7 @@ def last_json(capsys) -> dict:
 
 @pytest.mark.parametrize("name", METHODS)
 def test_every_method_runs_from_the_command_line(name, capsys):
-    args = f"run --method {name} --data digits --clients 20 --alpha 0.1 --rounds 2 --json".split()
+    args = f"run --method {name} --data digits --clients 20 --alpha 0.1 --rounds 2 --set proxy=200 --json".split()
     assert fedstrata(*args) == 0
     said = last_json(capsys)
     assert said["method"] == name

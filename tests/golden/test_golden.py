@@ -10,6 +10,7 @@ from torch import Tensor
 import fedstrata as fs
 from fedstrata.core import Cohort, Recipe, Round
 from fedstrata.layout import Layout
+from fedstrata.parts.weigh.nova import effective_steps
 
 GOLDEN = json.loads((Path(__file__).parent / "golden.json").read_text())
 pytestmark = pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=["float64", "float32"])
@@ -19,7 +20,9 @@ def aggregate(recipe: Recipe, dtype: torch.dtype) -> tuple[Tensor, dict[str, Ten
     """(model, notes, state) of one round of the golden case."""
     layout = Layout.of_tensors({n: torch.zeros(size, dtype=dtype) for n, size in GOLDEN["tensors"].items()})
     old, new = torch.tensor(GOLDEN["model"], dtype=dtype), torch.tensor(GOLDEN["clients"], dtype=dtype)
-    cohort = Cohort(layout, torch.arange(3), {"examples": torch.tensor(GOLDEN["examples"])}, old, population=3)
+    stats = {"examples": torch.tensor(GOLDEN["examples"]), "labels": torch.tensor(GOLDEN["feddisco"]["labels"])}
+    stats["steps"] = torch.tensor(GOLDEN["fednova"]["steps"])
+    cohort = Cohort(layout, torch.arange(3), stats, old, population=3)
     round = Round(cohort, new - old)
     model, _, state = recipe.aggregate(recipe.init(layout, 3), round, {})
     return model, round.notes, state
@@ -60,6 +63,34 @@ def test_fedlayerwise(dtype):
     near(notes["angle"], GOLDEN["fedlayerwise"]["angles"], dtype)
     near(notes["weights"], GOLDEN["fedlayerwise"]["weights"], dtype)
     near(model[:3], GOLDEN["fedlayerwise"]["a.weight"], dtype)
+
+
+def test_l_dawa(dtype):
+    model, notes, _ = aggregate(fs.recipes.ldawa(), dtype)
+    near(notes["cosine"], GOLDEN["l-dawa"]["cosines"], dtype)
+    near(model[4:6], GOLDEN["l-dawa"]["b.weight"], dtype)
+
+
+def test_feddisco(dtype):
+    _, notes, _ = aggregate(fs.recipes.feddisco(), dtype)
+    near(notes["distance"], GOLDEN["feddisco"]["distances"], dtype)
+    near(notes["weights"], GOLDEN["feddisco"]["weights"], dtype)
+
+
+def test_awd(dtype):
+    _, _, state = aggregate(fs.recipes.awd(strength=0.02), dtype)
+    near(state["shrink.0"]["rate"], [GOLDEN["awd rate"]], dtype)
+
+
+def test_fednova(dtype):
+    model, _, _ = aggregate(fs.recipes.fednova(), dtype)
+    near(model[:3], GOLDEN["fednova"]["a.weight"], dtype)
+
+
+def test_the_length_of_local_work(dtype):
+    ten = torch.tensor([10.0], dtype=torch.float64)
+    near(effective_steps(ten, momentum=0.9), GOLDEN["fednova"]["ten steps with momentum 0.9"], dtype)
+    near(effective_steps(ten, lr_mu=0.01), GOLDEN["fednova"]["ten steps with lr mu 0.01"], dtype)
 
 
 def test_adaptive_mu(dtype):

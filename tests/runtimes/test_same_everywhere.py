@@ -5,12 +5,12 @@ import torch
 
 import fedstrata as fs
 from fedstrata.runtimes import vault as vaults
-from tests.federations import final_model, mlp, unequal_clients
+from tests.federations import PLAIN, final_model, mlp, unequal_clients
 
 R = fs.recipes
 
 
-@pytest.mark.parametrize("name", R.METHODS)
+@pytest.mark.parametrize("name", PLAIN)
 def test_simulator_equals_apart(name):
     together, apart = (final_model(R.METHODS[name](), runtime=r) for r in ("simulator", "apart"))
     torch.testing.assert_close(together, apart, rtol=0, atol=1e-11)
@@ -23,7 +23,7 @@ def test_and_differs_when_client_memory_is_lost(name, monkeypatch):
     assert not torch.allclose(kept, final_model(R.METHODS[name](), rounds=4), rtol=0, atol=1e-6)
 
 
-@pytest.mark.parametrize("name", R.METHODS)
+@pytest.mark.parametrize("name", PLAIN)
 def test_the_size_of_chunks_does_not_matter(name):
     """In float32, as people run it: to 1e-5."""
     settings = {"model": mlp(dtype=torch.float32), "clients": unequal_clients((9, 4, 20, 1) * 5)}

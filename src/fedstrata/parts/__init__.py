@@ -2,10 +2,12 @@
 
 from fedstrata.parts.local import AdaptiveProx, Dyn, Moon, PerLayer, Prox, Scaffold, SelectiveProx
 from fedstrata.parts.select import Calmest, Everyone, Sample
-from fedstrata.parts.shrink import LWS, FixedShrink
-from fedstrata.parts.weigh import Angle, BySize, Calm, Equal
+from fedstrata.parts.server import Adagrad, Adam, Momentum, Rate, Yogi
+from fedstrata.parts.shrink import AWD, LWS, AdaDecay, FixedShrink
+from fedstrata.parts.weigh import Angle, BySize, Calm, Dawa, Disco, Equal, Learned, Nova
 
 __all__ = [
-    "LWS", "AdaptiveProx", "Angle", "BySize", "Calm", "Calmest", "Dyn", "Equal", "Everyone", "FixedShrink", "Moon",
-    "PerLayer", "Prox", "Sample", "Scaffold", "SelectiveProx",
+    "AWD", "LWS", "AdaDecay", "Adagrad", "Adam", "AdaptiveProx", "Angle", "BySize", "Calm", "Calmest", "Dawa", "Disco",
+    "Dyn", "Equal", "Everyone", "FixedShrink", "Learned", "Momentum", "Moon", "Nova", "PerLayer", "Prox", "Rate",
+    "Sample", "Scaffold", "SelectiveProx", "Yogi",
 ]  # fmt: skip

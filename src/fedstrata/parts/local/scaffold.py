@@ -3,7 +3,10 @@
 from dataclasses import dataclass
 from typing import final
 
-from fedstrata.core import Local
+from torch import Tensor
+
+from fedstrata.core import Local, Round
+from fedstrata.errors import NeedError
 
 
 @final
@@ -32,4 +35,12 @@ class Scaffold(Local):
         return {"c_k": c_k}, {"dc": c_k - turn.memory["c_k"]}
 
     def absorb(self, state, proposal, round):
-        return proposal, {"c": state["c"] + round.uploads["dc"].sum(0) / round.cohort.population}  # Eq. 5
+        dc = round.uploads["dc"] if "dc" in round.uploads else self._change(state["c"], round)
+        return proposal, {"c": state["c"] + dc.sum(0) / round.cohort.population}  # Eq. 5
+
+    def _change(self, c: Tensor, round: Round) -> Tensor:
+        """c_k' - c_k from what the server sees, for clients that upload nothing: their steps and their rate."""
+        steps = round.cohort.stats.get("steps")
+        if steps is None or round.lr is None:
+            raise NeedError("Scaffold needs each client's upload 'dc', or its steps and the learning rate")
+        return -c - round.delta / (steps * round.lr).to(c.dtype)[:, None]  # Eq. 4, option II

@@ -25,6 +25,7 @@ class LWS(Step):
     beta: float = 0.1
     grain: Grain = "layer"
     variant: Variant = "full"
+    slot = "shrink"
 
     def validate(self):
         check(self.beta >= 0, f"LWS.beta must not be negative; got {self.beta}")
@@ -45,6 +46,7 @@ class FixedShrink(Step):
 
     gammas: tuple[float, ...] | None = None
     variant: Variant = "full"
+    slot = "shrink"
 
     def step(self, state, proposal, round):
         layout = round.layout

@@ -1,0 +1,45 @@
+"""L-DAWA: each local layer counts by its cosine with the global one."""
+
+from dataclasses import dataclass
+from typing import final
+
+import torch
+
+from fedstrata.core import Weigh
+from fedstrata.errors import check
+from fedstrata.layout import Grain
+
+
+@final
+@dataclass(frozen=True)
+class Dawa(Weigh):
+    """L-DAWA (Rehman et al. 2023): w_l' = 1/K sum_k cos(w_k,l, w_l) w_k,l, tensor by tensor.
+
+    The weights sum to less than 1, so it shrinks by itself; normalised=True divides by their sum. A zero tensor has
+    cosine 1. `floor` cuts cosines from below; in the first `warmup_rounds` it is FedAvg.
+    """
+
+    grain: Grain = "tensor"
+    normalised: bool = False
+    floor: float | None = None
+    warmup_rounds: int = 0
+    of = "model"
+
+    def validate(self):
+        check(self.warmup_rounds >= 0, f"Dawa.warmup_rounds must not be negative; got {self.warmup_rounds}")
+
+    def weights(self, state, round):
+        layout = round.layout.at(self.grain)
+        share = round.share[:, None].expand(-1, layout.depth)
+        if round.cohort.number < self.warmup_rounds:
+            return share, state
+        cos = layout.cos(round.old + round.delta, round.old, when_zero=1.0)  # [K, L]
+        round.note(cosine=cos)
+        cos = cos if self.floor is None else cos.clamp_min(self.floor)
+        total = cos.sum(0)
+        if self.normalised:
+            return torch.where(total != 0, cos / torch.where(total != 0, total, 1.0), share), state
+        return cos / len(round.cohort), state
+
+    def buffer_weights(self, weights, round):
+        return round.share  # its weights are of layers, and need not sum to 1

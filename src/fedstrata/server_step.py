@@ -1,0 +1,154 @@
+"""The server's step as a function of state_dicts, for people with a training loop of their own."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedstrata.core import Cohort, Proxy, Recipe, State
+from fedstrata.errors import DataError, ModelError, NeedError, near
+from fedstrata.layout import Arrays, Layout
+from fedstrata.server import OnNonFinite, Replies, Server, close_round, screen
+
+BUFFERS = ("running_mean", "running_var", "num_batches_tracked")
+"""How names of buffers end, where nobody says which they are."""
+
+
+@dataclass(frozen=True)
+class Reply:
+    """What one client sent back."""
+
+    client: int
+    model: Mapping[str, Any]  # name -> tensor or array, the names of the model it was sent
+    examples: float
+    stats: Mapping[str, Any] = field(default_factory=dict)  # "labels", "variance", "steps", "loss", ...
+    uploads: Mapping[str, Any] = field(default_factory=dict)  # what the recipe's local parts report, by name
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What the server makes of a round."""
+
+    model: dict[str, Any]  # the names, types and kinds of array that were given
+    state: State  # hand it back in the next round
+    notes: Arrays  # "weights" [K, L], "gamma" [L], ...; clients in the order of their ids
+    layers: tuple[str, ...]
+    dropped: list[int]
+
+
+def server_step(
+    recipe: Recipe,
+    model: Mapping[str, Any],
+    replies: Sequence[Reply],
+    state: State | None = None,
+    population: int | None = None,
+    proxy: Proxy | None = None,
+    lr: float | None = None,
+    buffers: Sequence[str] | None = None,
+    on_nonfinite: OnNonFinite = "drop",
+) -> Outcome:
+    """One round of a recipe's server half: from the model that the clients started from and their replies.
+
+    Layers come from the dotted prefix of the names. Running statistics and counters are buffers, or what `buffers`
+    names. `population` counts all clients; unless given, the highest client id seen so far plus one. `lr` is the
+    clients' learning rate, for the methods that need it.
+    """
+    recipe.check(recipe.needs - ({"proxy"} if proxy is None else set()))
+    named = {n: torch.as_tensor(v) for n, v in model.items()}
+    trained, kept = _cut(named, buffers)
+    layout = Layout.of_tensors(trained)
+    ordered = sorted(replies, key=lambda r: r.client)
+    seen = int(state["server"]["population"]) if state else 0
+    table = max([seen, population or 0, *(r.client + 1 for r in ordered)])
+    parts = {n: s for n, s in state.items() if n != "server"} if state else recipe.init(layout, population or table)
+    number = int(state["server"]["round"]) if state else 0
+    w = layout.flatten(trained)
+    server = Server(layout, w, kept, parts, {"examples": torch.zeros(table, dtype=torch.float64)}, number)
+    heard = _heard(recipe, layout, w, kept, ordered)
+    usable, dropped = screen(heard, number, on_nonfinite) if ordered else (heard, [])
+    cohort = Cohort(layout, heard.ids, heard.stats, w, population or table, number)
+    server, notes = close_round(recipe, server, cohort, usable, proxy, lr=lr)
+    whole = layout.unflatten(server.model) | server.buffers
+    back = {n: _like(whole[n], given) for n, given in model.items()}
+    memory = {"population": torch.tensor(table), "round": torch.tensor(server.number)}
+    return Outcome(back, server.state | {"server": memory}, notes, layout.layers, dropped)
+
+
+def _cut(named: Arrays, buffers: Sequence[str] | None) -> tuple[Arrays, Arrays]:
+    """(trainable parameters, buffers)."""
+    if unknown := [n for n in buffers or () if n not in named]:
+        raise ModelError(f"there is no buffer {unknown[0]!r} in the model; {near(unknown[0], named)}")
+
+    def is_buffer(name: str, t: Tensor) -> bool:
+        return not t.is_floating_point() or (name in buffers if buffers is not None else name.endswith(BUFFERS))
+
+    kept = {n: t for n, t in named.items() if is_buffer(n, t)}
+    trained = {n: t for n, t in named.items() if n not in kept}
+    if not trained:
+        raise ModelError("the model has no floating-point parameter that is not a buffer")
+    return trained, kept
+
+
+def _heard(recipe: Recipe, layout: Layout, w: Tensor, kept: Arrays, replies: Sequence[Reply]) -> Replies:
+    """The replies stacked, one row a client; names and shapes are the model's."""
+    ids = [r.client for r in replies]
+    if twice := [i for i in ids if ids.count(i) > 1]:
+        raise DataError(f"client {twice[0]} replied twice")
+    if not replies:
+        return Replies(torch.zeros(0, dtype=torch.long), w.new_zeros(0, len(w)))
+    rows = [_one(r, layout, kept) for r in replies]
+    delta = torch.stack([row for row, _ in rows]) - w
+    buffers = {n: torch.stack([b[n] for _, b in rows]) for n in kept}
+    stats = {"examples": torch.tensor([float(r.examples) for r in replies], dtype=torch.float64)}
+    wanted = [(n, type(p).__name__) for p in recipe.parts().values() for n in p.needs - {"proxy", "features"}]
+    stats |= {n: _stat(n, replies, who) for n, who in wanted}
+    stats |= {"steps": _stat("steps", replies, "")} if all("steps" in r.stats for r in replies) else {}
+    uploads = {name: _uploads(layout, replies) for name in recipe.locals()}
+    return Replies(torch.tensor(ids), delta, buffers, uploads, stats)
+
+
+def _one(reply: Reply, layout: Layout, kept: Arrays) -> tuple[Tensor, Arrays]:
+    """A client's parameters [P] and buffers."""
+    given = {n: torch.as_tensor(v) for n, v in reply.model.items()}
+    try:
+        row = layout.flatten({n: t for n, t in given.items() if n not in kept})
+    except ModelError as e:
+        raise ModelError(f"client {reply.client}: {e}") from None
+    for name, old in kept.items():
+        if name not in given:
+            raise ModelError(f"client {reply.client}: the buffer {name!r} is missing")
+        if given[name].shape != old.shape:
+            shapes = f"{tuple(given[name].shape)} where the model has {tuple(old.shape)}"
+            raise ModelError(f"client {reply.client}: {name!r} has shape {shapes}")
+    return row, {n: given[n].to(old.dtype) for n, old in kept.items()}
+
+
+def _stat(name: str, replies: Sequence[Reply], who: str) -> Tensor:
+    """A measurement of every client, [K, ...]; "variance" stands for whichever variance is needed."""
+    said = "variance" if name.endswith("_variance") and all("variance" in r.stats for r in replies) else name
+    for r in replies:
+        if said not in r.stats:
+            raise NeedError(f"{who} needs {name!r} in the stats of every reply; client {r.client} has none")
+    return torch.stack([torch.as_tensor(np.asarray(r.stats[said]), dtype=torch.float64) for r in replies])
+
+
+def _uploads(layout: Layout, replies: Sequence[Reply]) -> Arrays:
+    """What every client uploaded, [K, ...] by name; an upload by parameter name becomes a vector."""
+
+    def row(value: Any) -> Tensor:
+        if isinstance(value, Mapping):
+            return layout.flatten({n: torch.as_tensor(v) for n, v in value.items()})
+        return torch.as_tensor(value)
+
+    names = [n for n in replies[0].uploads if all(n in r.uploads for r in replies)]
+    return {n: torch.stack([row(r.uploads[n]) for r in replies]) for n in names}
+
+
+def _like(value: Tensor, given: Any) -> Any:
+    """The value as the kind of array, and in the type, that was given."""
+    if isinstance(given, Tensor):
+        return value.to(given.device, given.dtype).clone()
+    return value.cpu().numpy().astype(np.asarray(given).dtype, copy=True)

@@ -1,0 +1,171 @@
+"""The server halves once more, in plain numpy float64 from the papers' equations: nothing of the library is used.
+
+A model is a dict of arrays; a reply is (client id, model, examples, stats). `w` is the model the clients started from.
+"""
+
+from typing import Any
+
+import numpy as np
+
+Model = dict[str, np.ndarray]
+Replies = list[tuple[int, Model, float, dict[str, Any]]]
+
+
+def mean(w: Model, replies: Replies, weights: list[float]) -> Model:
+    return {n: sum(p * m[n] for p, (_, m, _, _) in zip(weights, replies, strict=True)) for n in w}  # pyright: ignore
+
+
+def shares(replies: Replies) -> list[float]:
+    total = sum(n for _, _, n, _ in replies)
+    return [n / total for _, _, n, _ in replies]
+
+
+def fedavg(w: Model, replies: Replies, state: dict, uniform: bool = False) -> Model:
+    return mean(w, replies, [1 / len(replies)] * len(replies) if uniform else shares(replies))
+
+
+def fedavgm(w: Model, replies: Replies, state: dict, beta: float = 0.9, lr: float = 1.0, damp: float = 0.0) -> Model:
+    hat = fedavg(w, replies, state)
+    v = state.setdefault("v", {n: np.zeros_like(x) for n, x in w.items()})
+    for n in w:
+        v[n] = beta * v[n] + (1 - damp) * (w[n] - hat[n])
+    return {n: w[n] - lr * v[n] for n in w}
+
+
+def fedopt(w: Model, replies: Replies, state: dict, kind: str, lr: float, beta1: float, tau: float = 1e-3) -> Model:
+    hat, out = fedavg(w, replies, state), {}
+    for n in w:
+        m, v = state.setdefault(n, (np.zeros_like(w[n]), np.full_like(w[n], tau**2)))
+        d = hat[n] - w[n]
+        m = beta1 * m + (1 - beta1) * d
+        v = {
+            "adagrad": v + d**2,
+            "adam": 0.99 * v + 0.01 * d**2,
+            "yogi": v - 0.01 * d**2 * np.sign(v - d**2),
+        }[kind]
+        state[n] = m, v
+        out[n] = w[n] + lr * m / (np.sqrt(v) + tau)
+    return out
+
+
+def feddyn(w: Model, replies: Replies, state: dict, alpha: float, population: int) -> Model:
+    out = {}
+    for n in w:
+        h = state.get(n, np.zeros_like(w[n])) - alpha / population * sum(m[n] - w[n] for _, m, _, _ in replies)
+        state[n] = h
+        out[n] = sum(m[n] for _, m, _, _ in replies) / len(replies) - h / alpha
+    return out
+
+
+def scaffold_c(w: Model, replies: Replies, state: dict, population: int, lr: float) -> Model:
+    """The server's control variate after a round."""
+    for n in w:
+        c = state.get(n, np.zeros_like(w[n]))
+        state[n] = c + sum(-c + (w[n] - m[n]) / (s["steps"] * lr) for _, m, _, s in replies) / population
+    return state
+
+
+def fednova(w: Model, replies: Replies, state: dict) -> Model:
+    p, t = shares(replies), [s["steps"] for _, _, _, s in replies]
+    tau = sum(a * b for a, b in zip(p, t, strict=True))
+    return {n: w[n] - tau * sum(p[k] * (w[n] - r[1][n]) / t[k] for k, r in enumerate(replies)) for n in w}
+
+
+def feddisco(w: Model, replies: Replies, state: dict, distance: str, a: float = 0.5, b: float = 0.1) -> Model:
+    p, q = np.array(shares(replies)), np.array([s["labels"] / np.sum(s["labels"]) for _, _, _, s in replies])
+    target = np.full(q.shape[1], 1 / q.shape[1])
+    if distance == "kl":
+        d = np.where(q > 0, q * np.log(np.where(q > 0, q, 1) / target), 0).sum(1)
+        d = d / d.sum()
+    elif distance == "cosine":
+        d = 1 - q @ target / np.linalg.norm(q, axis=1) / np.linalg.norm(target)
+    else:
+        d = np.linalg.norm(q - target, ord=1 if distance == "l1" else 2, axis=1)
+    weights = np.maximum(p - a * d + b, 0)
+    return mean(w, replies, list(weights / weights.sum() if weights.sum() > 0 else p))
+
+
+def ldawa(w: Model, replies: Replies, state: dict) -> Model:
+    def cos(a: np.ndarray, b: np.ndarray) -> float:
+        size = np.linalg.norm(a) * np.linalg.norm(b)
+        return float(np.clip((a * b).sum() / size, -1, 1)) if size > 0 else 1.0
+
+    return {n: sum(cos(m[n], w[n]) * m[n] for _, m, _, _ in replies) / len(replies) for n in w}  # pyright: ignore
+
+
+def groups(w: Model, grain: str) -> list[list[str]]:
+    if grain == "model":
+        return [list(w)]
+    if grain == "tensor":
+        return [[n] for n in w]
+    prefixes = dict.fromkeys(n.rpartition(".")[0] for n in w)
+    return [[n for n in w if n.rpartition(".")[0] == p] for p in prefixes]
+
+
+def vector(m: Model, names: list[str]) -> np.ndarray:
+    return np.concatenate([m[n].reshape(-1) for n in names])
+
+
+def angle_weighted(w: Model, replies: Replies, state: dict, grain: str, alpha: float = 5.0) -> Model:
+    """FedAdp and FedLayerWise."""
+    p, out = shares(replies), {}
+    for g, names in enumerate(groups(w, grain)):
+        deltas = [vector(m, names) - vector(w, names) for _, m, _, _ in replies]
+        bar, raw = sum(a * d for a, d in zip(p, deltas, strict=True)), []
+        for (client, _, n, _), d in zip(replies, deltas, strict=True):
+            size = np.linalg.norm(d) * np.linalg.norm(bar)
+            theta = np.arccos(np.clip(d @ bar / size, -1, 1)) if size > 0 else np.pi / 2
+            old, t = state.get((client, g), (0.0, 0))
+            theta = theta if t == 0 else t / (t + 1) * old + theta / (t + 1)
+            state[client, g] = theta, t + 1
+            raw.append(n * np.exp(alpha * (1 - np.exp(-np.exp(-alpha * (theta - 1))))))
+        for n in names:
+            out[n] = sum(r / sum(raw) * m[n] for r, (_, m, _, _) in zip(raw, replies, strict=True))
+    return {n: out[n] for n in w}
+
+
+def lws(w: Model, hat: Model, replies: Replies, beta: float, grain: str, variant: str) -> Model:
+    out = {}
+    for names in groups(w, grain):
+        old, new = vector(w, names), vector(hat, names)
+        g = np.array([vector(m, names) - old for _, m, _, _ in replies])
+        tau = np.linalg.norm(g - g.mean(0), axis=1).mean()
+        size = np.linalg.norm(old)
+        gamma = size / (size + beta * tau * np.linalg.norm(new - old)) if size > 0 else 1.0
+        for n in names:
+            out[n] = {
+                "full": gamma * hat[n],
+                "only_opt": w[n] + gamma * (hat[n] - w[n]),
+                "only_reg": hat[n] - (1 - gamma) * w[n],
+            }[variant]
+    return {n: out[n] for n in w}
+
+
+def awd(w: Model, replies: Replies, state: dict, strength: float) -> Model:
+    hat = fedavg(w, replies, state)
+    size = np.linalg.norm(vector(w, list(w)))
+    now = strength * np.linalg.norm(vector(hat, list(w)) - vector(w, list(w))) / size if size > 0 else 0.0
+    state["r"] = 0.1 * state.get("r", 0.0) + 0.9 * now
+    return {n: hat[n] - state["r"] * w[n] for n in w}
+
+
+def adadecay(w: Model, replies: Replies, state: dict, alpha: float, strength: float) -> Model:
+    hat, out = fedavg(w, replies, state), {}
+    for n in w:
+        a = np.abs(hat[n] - w[n])
+        a = np.where(a < 1e-14, 0.0, a)  # a tensor that did not move: the mean of equal numbers is off by a rounding
+        z = (a - a.mean()) / a.std() if a.std() > 0 else np.zeros_like(a)
+        out[n] = hat[n] - strength * 2 / (1 + np.exp(-alpha * z)) * w[n]
+    return out
+
+
+def softmax_weighted(w: Model, replies: Replies, state: dict, tau: float) -> Model:
+    e = np.exp(-tau * np.array([s["variance"] for _, _, _, s in replies]))
+    return mean(w, replies, list(e / e.sum()))
+
+
+def adaptive_mu(w: Model, new: Model, state: dict, mu: float, alpha: float) -> np.ndarray:
+    d = np.array([np.linalg.norm(new[n] - w[n]) for n in w])
+    old = state.get("mu", np.full(len(d), mu))
+    state["mu"] = old if d.max() == 0 else (1 - alpha) * old + alpha * d / d.max() * mu
+    return state["mu"]
