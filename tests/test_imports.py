@@ -7,7 +7,7 @@ from pathlib import Path
 
 SRC = Path(__file__).parent.parent / "src" / "fedstrata"
 ORDER = [
-    "version", "errors", "values", "rng", "toml", "optim", "layout", "batchnorm", "task", "clients", "data",
+    "version", "errors", "values", "rng", "toml", "optim", "layout", "batchnorm", "dropout", "task", "clients", "data",
     "partition", "probes", "models", "core", "parts", "recipes", "parse", "buffers", "server", "train", "testing",
     "runtimes", "evaluate", "record", "simulate", "server_step", "experiment", "cost", "report", "console", "__init__",
     "cli", "__main__",

@@ -173,3 +173,51 @@ def test_fedlayerwise_smooths_angles_over_a_clients_own_turns():
             if k not in seen and k in by_round[0][0]:
                 torch.testing.assert_close(row, first[k])
             seen.add(k)
+
+
+def test_feddc_is_the_objective_of_its_authors_code():
+    clients, world, alpha = unequal_clients(SIZES), mlp(), 0.2
+    zero = torch.zeros_like(flat(world))
+    omega = torch.tensor(clients.sizes / clients.sizes.mean())
+    h, g_k, g = [zero] * 3, [zero] * 3, zero
+    for t in range(4):
+        w, new, moved = flat(world), [], zero
+        for k in range(3):
+
+            def penalty(m: nn.Module, _x: Tensor, w=w, k=k, h=h[k], g_k=g_k[k], g=g) -> Tensor:
+                held = alpha / (2 * omega[k]) * (vector(m) - w + h).square().sum()
+                return held + (vector(m) * (g / omega[k] - g_k)).sum()
+
+            new.append(flat(local(world, clients, k, t, penalty)))
+            steps = int(training_batches(clients, [k], TRAIN, 0, t).steps[0])
+            after = g_k[k] - g / omega[k] + (w - new[k]) / (steps * LR)
+            moved, g_k[k], h[k] = moved + omega[k] * (after - g_k[k]), after, h[k] + new[k] - w
+        g = g + moved / 3
+        world = load(torch.stack(new).mean(0) + torch.stack(h).mean(0))
+    torch.testing.assert_close(library(R.feddc(alpha=alpha), 4), flat(world), rtol=0, atol=1e-11)
+
+
+def test_the_reconstruction_of_fedga_weighs_by_contribution_or_joins_greedily():
+    start = {"w": torch.zeros(2, dtype=torch.float64)}
+    moves = torch.tensor([[2.0, 0.0], [1.0, 1.0], [-3.0, 0.5], [0.0, 1.0]], dtype=torch.float64)
+    replies = [
+        fs.Reply(client=k, model={"w": d}, examples=n) for k, (d, n) in enumerate(zip(moves, (4, 3, 1, 2), strict=True))
+    ]
+    p = torch.tensor([0.4, 0.3, 0.1, 0.2], dtype=torch.float64)
+    mean = p @ moves
+    s = (moves @ mean / mean.norm()).clamp_min(0)
+    out = fs.server_step(R.fedga_reconstruction(), start, replies)
+    torch.testing.assert_close(out.notes["weights"][:, 0], p * s / (p * s).sum())
+    two = fs.server_step(R.fedga_reconstruction(m=2), start, replies).notes["weights"][:, 0]
+    assert (two > 0).tolist() == [True, True, False, False]
+    model = nn.Linear(2, 1, bias=False, dtype=torch.float64)
+    x = torch.eye(2, dtype=torch.float64)
+    start = {"weight": torch.zeros(1, 2, dtype=torch.float64)}
+    replies = [fs.Reply(client=k, model={"weight": d[None]}, examples=1) for k, d in enumerate(moves)]
+    proxy = fs.Proxy.of(model, x, torch.tensor([[1.0], [0.6]], dtype=torch.float64), "squared_error")
+    joined = fs.server_step(R.fedga_reconstruction(by="validation"), start, replies, proxy=proxy).notes["weights"][:, 0]
+    # the second client has the least loss and begins; with any other beside it the loss rises
+    losses = {c: float(proxy.loss(moves[list(c)].mean(0))) for c in ((1,), (1, 3), (0, 1), (1, 2))}
+    better = [k for k in ((1, 3), (0, 1), (1, 2)) if losses[k] <= losses[1,]]
+    assert better == []
+    assert joined.tolist() == [0, 1, 0, 0]

@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import load_file
 
 import fedstrata as fs
-from fedstrata.record import read_rounds
+from fedstrata.record import json_text, read_rounds
 from tests.federations import PLAIN, mlp, unequal_clients
 
 R = fs.recipes
@@ -74,6 +74,26 @@ def test_an_experiment_file_runs_again_to_the_same_end(tmp_path):
     assert again == first
     again.run(tmp_path / "two")
     assert without_seconds(tmp_path / "one") == without_seconds(tmp_path / "two")
+
+
+def test_a_run_with_a_model_from_python_says_so_instead_of_running_something_else(tmp_path):
+    run_into(tmp_path / "run", buffers="global")
+    settings = tomllib.loads((tmp_path / "run/experiment.toml").read_text())
+    assert settings["buffers"] == "global"
+    with pytest.raises(fs.FedstrataError, match=r"given in Python .Sequential of 53 parameters, 7 clients"):
+        fs.Experiment.of(settings)
+
+
+def test_numbers_that_are_not_finite_are_null():
+    assert json_text({"a": [1.5, float("nan")], "b": {"c": float("inf"), "d": "NaN"}}) == (
+        '{"a": [1.5, null], "b": {"c": null, "d": "NaN"}}'
+    )
+
+
+def test_another_kind_of_training_keeps_what_both_know():
+    plain, adam = (fs.Experiment.of({"method": "fedavg", "training": t}).training for t in ({}, {"kind": "Adam"}))
+    assert (adam.batch, adam.epochs) == (plain.batch, plain.epochs)
+    assert adam.lr == fs.Adam().lr
 
 
 def test_a_folder_that_is_not_empty_is_not_overwritten(tmp_path):

@@ -42,6 +42,7 @@ NEEDED: dict[str, dict[str, Any]] = {
     "Sample": {"k": 10},
     "Recipe": {"select": Everyone(), "weigh": BySize()},
     "Experiment": {"recipe": fedavg()},
+    "Plan": {"rounds": 3},
 }
 """What the kinds that cannot be made of nothing are made of."""
 

@@ -37,7 +37,8 @@ def heed_masks(model: nn.Module) -> nn.Module:
 
 def _forward(self: _BatchNorm, x: Tensor) -> Tensor:
     mask, values = _MASK.get(), x.numel() // x.shape[1]
-    if not self.training or (mask is None and values > 1 and self.momentum is not None):
+    by_batch = self.training or self.running_mean is None
+    if not by_batch or (mask is None and values > 1 and self.momentum is not None):
         return type(self).forward(self, x)
     return _masked(self, x, mask if mask is not None else x.new_ones(x.shape[0], dtype=torch.bool))
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import sys
 from dataclasses import asdict
 from datetime import datetime
@@ -15,8 +16,10 @@ from fedstrata import __version__
 from fedstrata.console import Watcher, explain_method, split_in_words
 from fedstrata.errors import FedstrataError
 from fedstrata.experiment import Experiment, merged, put, read_toml
+from fedstrata.parse import parse_recipe
 from fedstrata.partition import describe
 from fedstrata.recipes import METHODS
+from fedstrata.record import json_text
 from fedstrata.report import draw_curves, methods_table, runs_table
 from fedstrata.report.tables import described
 
@@ -52,25 +55,27 @@ def run(
 ) -> None:
     """Run one experiment and write its run folder."""
     settings = read_toml(experiment) if experiment is not None else {}
+    name = str(method or settings.get("method") or ("fedavg" if "recipe" not in settings else experiment))
     if method is not None:
         settings.pop("recipe", None)
+    if "recipe" not in settings:
+        settings["recipe"] = parse_recipe(name).to_dict()
+        settings.pop("method", None)
     split = {k: v for k, v in (("clients", clients), ("alpha", alpha)) if v is not None}
-    plain = {"method": method, "data": data, "model": model, "rounds": rounds, "seed": seed}
+    plain = {"data": data, "model": model, "rounds": rounds, "seed": seed, "partition": split or None}
     settings = merged(settings, {k: v for k, v in plain.items() if v is not None})
-    settings["partition"] = settings.get("partition", {}) | split
-    settings = settings if settings["partition"] else {k: v for k, v in settings.items() if k != "partition"}
     for assignment in set_ or []:
         put(settings, assignment)
-    if "method" not in settings and "recipe" not in settings:
-        settings["method"] = "fedavg"
     exp = Experiment.of(settings)
-    name = settings.get("method") or (experiment.stem if experiment else "recipe")
-    folder = out_dir or new_folder(name.partition("(")[0])
+    short = "-".join(re.findall(r"\w+", re.sub(r"\(.*?\)", "", Path(name).stem))) or "recipe"
+    folder = out_dir or new_folder(short)
     err.print(split_in_words(describe(exp.clients())), highlight=False)
     with Watcher(err, {name: exp.rounds}) as watcher:
         result = exp.run(folder, watcher.of(name))
     title = f"{name} on {exp.data}, after {exp.rounds} rounds: accuracy"
-    out.print(runs_table({name.partition("(")[0]: result.final}, title))
+    out.print(runs_table({short: result.final}, title))
+    if empty := sum("empty" in r for r in result.rounds):
+        out.print(f"In {empty} of {exp.rounds} rounds no client was usable, so nothing changed; see the warnings.")
     out.print(f"The run folder is {folder}")
     if json_:
         seconds = round(sum(r["seconds"] for r in result.rounds), 3)
@@ -83,7 +88,7 @@ def run(
             "seed": exp.seed,
             "run": str(folder),
         }
-        typer.echo(json.dumps(facts | scores | {"dropped": dropped, "seconds": seconds}))
+        typer.echo(json_text(facts | scores | {"dropped": dropped, "seconds": seconds}))
 
 
 @app.command()

@@ -28,9 +28,9 @@ class Clients:
             return clients
         if len(clients) == 0:
             raise DataError("there are no clients: give a list of (x, y) pairs, one for each")
-        pairs = [_pair(c, f"client {i}") for i, c in enumerate(clients)]
+        pairs = [pair(c, f"client {i}") for i, c in enumerate(clients)]
         for what, i in (("examples", 0), ("targets", 1)):
-            shapes = {tuple(pair[i].shape[1:]) for pair in pairs if len(pair[i])}
+            shapes = {tuple(p[i].shape[1:]) for p in pairs if len(p[i])}
             if len(shapes) > 1:
                 raise DataError(f"the clients' {what} have different shapes: {', '.join(map(str, sorted(shapes)))}")
         ends = np.cumsum([len(x) for x, _ in pairs])
@@ -43,7 +43,7 @@ class Clients:
     @classmethod
     def split(cls, x: Any, y: Any, rows: Sequence[np.ndarray]) -> "Clients":
         """From all examples and the rows of each client."""
-        x, y = _pair((x, y), "the data")
+        x, y = pair((x, y), "the data")
         owned = tuple(np.asarray(r, dtype=np.int64) for r in rows)
         every = np.concatenate([np.empty(0, np.int64), *owned])
         if not len(every):
@@ -139,19 +139,27 @@ def cast(t: Tensor, device: torch.device, dtype: torch.dtype) -> Tensor:
     return t.to(device, dtype if t.is_floating_point() else t.dtype)
 
 
-def _pair(pair: Any, who: str) -> tuple[Tensor, Tensor]:
+def pair(given: Any, who: str) -> tuple[Tensor, Tensor]:
+    """Examples and targets as tensors, or a sentence about what is wrong with them."""
     try:
-        x, y = (torch.as_tensor(np.asarray(v) if not isinstance(v, Tensor) else v) for v in pair)
+        x, y = (v if isinstance(v, Tensor) else _tensor(np.asarray(v)) for v in given)
     except (TypeError, ValueError) as e:
-        raise DataError(f"{who} must be a pair (x, y) of arrays or tensors; got {type(pair).__name__} ({e})") from None
+        raise DataError(f"{who} must be a pair (x, y) of arrays or tensors; got {type(given).__name__} ({e})") from None
     if x.dim() == 0 or y.dim() == 0:
         raise DataError(f"{who} must be a pair (x, y) of arrays with a row for each example; got single numbers")
     if len(x) != len(y):
         raise DataError(f"{who} has {len(x)} examples but {len(y)} targets")
     if x.is_floating_point() and not bool(x.isfinite().all()):
         raise DataError(f"{who} has features that are NaN or infinite; clean them first")
+    if y.is_floating_point() and not bool(y.isfinite().all()):
+        raise DataError(f"{who} has targets that are NaN or infinite; clean them first")
     if not y.is_floating_point():
         y = y.long()
         if y.numel() and int(y.min()) < 0:
             raise DataError(f"{who} has the label {int(y.min())}; labels are counted from 0")
     return x, y
+
+
+def _tensor(a: np.ndarray) -> Tensor:
+    """torch takes no arrays that run backwards."""
+    return torch.as_tensor(a.copy() if any(s < 0 for s in a.strides) else a)

@@ -26,7 +26,7 @@ State = dict[str, Arrays]
 
 REMEDIES = {
     "proxy": "data of the server's own: give the experiment some, e.g. proxy = 200",
-    "features": "features: give a model with a linear classifier, or one whose classifier is called so",
+    "features": "features: give a model whose linear classifier, or module called classifier, comes after other layers",
     "labels": "class labels: give whole-number labels and the loss 'cross_entropy'",
 }
 """What to do about each need of a recipe that an experiment may fail to meet."""
@@ -42,6 +42,7 @@ class Cohort:
     model: Tensor  # [P] the global model they receive
     population: int
     number: int = 0  # of the round, from 0
+    mean_examples: float = 1.0  # over all clients that have any
 
     def __len__(self) -> int:
         return len(self.ids)

@@ -35,7 +35,7 @@ def cost_card(recipe: Recipe, task: Task, buffers: Arrays) -> CostCard:
     """Ask every part what it would send, upload and keep for one client of this task."""
     layout = task.layout
     one = torch.zeros(1, dtype=torch.long)
-    stats = {n: torch.zeros(1, dtype=torch.float64) for n in {"examples", *recipe.needs}}
+    stats = {n: torch.ones(1, dtype=torch.float64) for n in {"examples", *recipe.needs}}
     cohort = Cohort(layout, one, stats, layout.zeros(), population=1)
     briefs = recipe.brief(recipe.init(layout, 1), cohort)
     memory = recipe.enroll(task, buffers)

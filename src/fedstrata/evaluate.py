@@ -20,7 +20,7 @@ def score(task: Task, w: Tensor, buffers: Arrays, x: Tensor, y: Tensor) -> Array
         for a in range(0, len(x), EXAMPLES_AT_ONCE):
             outputs = task.forward(w, buffers, x[a : a + EXAMPLES_AT_ONCE]).outputs
             target = y[a : a + EXAMPLES_AT_ONCE]
-            metrics = {n: f(outputs, target) for n, f in task.metrics.items()}
+            metrics = {n: f(outputs, target).reshape(-1) for n, f in task.metrics.items()}
             found.append({"loss": task.losses(outputs, target)} | metrics)
     return {n: torch.cat([f[n] for f in found]) for n in found[0]}
 

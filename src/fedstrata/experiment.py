@@ -2,9 +2,9 @@
 
 import tomllib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any, Literal, final
+from typing import Any, final
 
 from fedstrata.buffers import BufferPolicy
 from fedstrata.clients import Clients
@@ -16,8 +16,8 @@ from fedstrata.optim import SGD, Training
 from fedstrata.parse import parse_recipe
 from fedstrata.partition import Dirichlet, Partition
 from fedstrata.server import OnNonFinite
-from fedstrata.simulate import Run, simulate
-from fedstrata.values import Value
+from fedstrata.simulate import Plan, Run, RuntimeName, simulate
+from fedstrata.values import Value, sibling
 
 
 @final
@@ -36,18 +36,24 @@ class Experiment(Value):
     buffers: BufferPolicy = "average"
     on_nonfinite: OnNonFinite = "drop"
     evaluate_every: int = 1
-    runtime: Literal["simulator", "apart"] = "simulator"
+    runtime: RuntimeName = "simulator"
     chunk: int | None = None
     device: str = "cpu"
 
     def validate(self) -> None:
-        check(self.rounds >= 1, f"rounds must be at least 1; got {self.rounds}")
-        check(self.seed >= 0, f"seed must not be negative; got {self.seed}")
+        self.plan()
+
+    def plan(self) -> Plan:
+        """How the run goes, checked."""
+        return Plan(**{f.name: getattr(self, f.name) for f in fields(Plan)})
 
     @classmethod
     def of(cls, settings: Mapping[str, Any]) -> "Experiment":
         """From a nested dictionary, as a TOML file has it; what it leaves out takes its default."""
         settings = dict(settings)
+        if "made_in_python" in settings:
+            made = f"its model and data were given in Python ({settings['made_in_python']})"
+            raise SettingError(f"this experiment cannot be run from its file alone: {made}; run it from there")
         if "method" in settings:
             check("recipe" not in settings, "give either method or recipe, not both")
             settings["recipe"] = parse_recipe(str(settings.pop("method"))).to_dict()
@@ -69,21 +75,14 @@ class Experiment(Value):
             self.recipe,
             model(self.model, data.shape, data.classes, self.seed),
             self.clients(),
-            rounds=self.rounds,
             training=self.training,
             test=test,
             val=data.val,
             proxy=proxy,
-            seed=self.seed,
-            buffers=self.buffers,
-            on_nonfinite=self.on_nonfinite,
-            evaluate_every=self.evaluate_every,
-            runtime=self.runtime,
-            chunk=self.chunk,
-            device=self.device,
             out=out,
             settings=self.settings(),
             on_round=on_round,
+            **self.plan().settings(),
         )
 
 
@@ -102,16 +101,22 @@ def read_toml(path: str | Path) -> dict[str, Any]:
 
 
 def merged(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
-    """Tables merge key by key, unless the new one is of another kind; everything else is replaced."""
+    """Tables merge key by key; one of another kind keeps what both kinds know, but for the learning rate.
+
+    Everything else is replaced, and so is the recipe.
+    """
     both = dict(old)
     for key, value in new.items():
         was = old.get(key)
-        same = (
-            isinstance(value, Mapping)
-            and isinstance(was, Mapping)
-            and value.get("kind", was.get("kind")) == was["kind"]
-        )
-        both[key] = merged(was, value) if same and key != "recipe" else value  # pyright: ignore[reportArgumentType]
+        if key == "recipe" or not (isinstance(value, Mapping) and isinstance(was, Mapping)):
+            both[key] = value
+            continue
+        kind = value.get("kind", was.get("kind"))
+        if kind != was.get("kind"):
+            cls = sibling(str(kind), str(was.get("kind")))
+            known = {f.name for f in fields(cls)} - {"lr"} if cls else set()  # pyright: ignore[reportArgumentType]
+            was = {k: v for k, v in was.items() if k in known}
+        both[key] = merged(was, value)
     return both
 
 

@@ -11,6 +11,7 @@ from fedstrata.core import Part, Recipe
 from fedstrata.errors import SettingError, near
 from fedstrata.parts import (
     AWD,
+    DC,
     LWS,
     AdaDecay,
     Adagrad,
@@ -25,6 +26,7 @@ from fedstrata.parts import (
     Dyn,
     Equal,
     Everyone,
+    FedGAReconstruction,
     FixedShrink,
     Learned,
     Momentum,
@@ -38,6 +40,7 @@ from fedstrata.parts import (
 )  # fmt: skip
 from fedstrata.parts.select import Variance
 from fedstrata.parts.shrink.lws import Variant
+from fedstrata.values import refuse_unknown
 
 Weighting = Literal["samples", "uniform"]
 
@@ -48,6 +51,7 @@ DEFAULTS: dict[str, Any] = {"select": Everyone(), "weigh": BySize()}
 
 def recipe(**slots: Any) -> Recipe:
     """Parts by slot; everyone takes part and clients count by size unless said otherwise."""
+    refuse_unknown(slots, ["select", "local", "weigh", "server", "shrink"], "a recipe")
     return Recipe(**(DEFAULTS | slots))
 
 
@@ -87,6 +91,12 @@ def feddyn(alpha: float = 0.01, **slots: Any) -> Recipe:
     return recipe(**{"local": Dyn(alpha), "weigh": Equal()} | slots)
 
 
+def feddc(alpha: float = 0.01, **slots: Any) -> Recipe:
+    """Let every client carry its drift, and add the mean drift back on the server.
+    Gao et al., CVPR 2022."""
+    return recipe(**{"local": DC(alpha), "weigh": Equal()} | slots)
+
+
 def moon(mu: float = 1.0, tau: float = 0.5, **slots: Any) -> Recipe:
     """Pull a client's features towards the global model's, away from its own last ones.
     Li et al., CVPR 2021."""
@@ -121,10 +131,12 @@ def fedlws(
     return recipe(**{"shrink": step} | slots)
 
 
-def fedbs(k: int | None = None, tau: float = 1.0, variance: Variance = "gradient", **slots: Any) -> Recipe:
+def fedbs(
+    k: int | None = None, tau: float = 1.0, variance: Variance = "gradient", normalise: bool = False, **slots: Any
+) -> Recipe:
     """Ask everyone first, train the calmest clients, weigh them by calmness.
     As defined in FedPBS, arXiv 2603.13909."""
-    return recipe(**{"select": Calmest(k, variance), "weigh": Calm(tau, variance)} | slots)
+    return recipe(**{"select": Calmest(k, variance), "weigh": Calm(tau, variance, normalise)} | slots)
 
 
 def fedpbs(
@@ -192,6 +204,14 @@ def fedlaw(epochs: int = 20, lr: float = 0.01, by: Literal["exp", "quad"] = "exp
     return recipe(**{"weigh": Learned(epochs, lr, by=by)} | slots)
 
 
+def fedga_reconstruction(
+    by: Literal["contribution", "validation"] = "contribution", m: int | None = None, **slots: Any
+) -> Recipe:
+    """Weigh clients by their contribution to the common direction; a reconstruction.
+    FedGA (greedy aggregation), 2024; its text could not be had."""
+    return recipe(**{"weigh": FedGAReconstruction(by, m)} | slots)
+
+
 def awd(strength: float = 0.02, **slots: Any) -> Recipe:
     """Adaptive weight decay of the average, on the server.
     Ghiasi et al. 2023, as compared with in FedLWS."""
@@ -208,8 +228,8 @@ METHODS: dict[str, Callable[..., Recipe]] = {
     f.__name__: f
     for f in [
         *(fedavg, fedavgm, fedadagrad, fedadam, fedyogi),
-        *(fedprox, adaptive_fedprox, scaffold, feddyn, moon),
-        *(fednova, feddisco, ldawa, fedadp, fedlayerwise, fedlaw),
+        *(fedprox, adaptive_fedprox, scaffold, feddyn, feddc, moon),
+        *(fednova, feddisco, ldawa, fedadp, fedlayerwise, fedlaw, fedga_reconstruction),
         *(fedlws, awd, adadecay, fedbs, fedpbs),
     ]
 }

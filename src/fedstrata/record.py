@@ -11,6 +11,7 @@ environment.json    what it ran on
 import json
 import platform
 from collections.abc import Mapping
+from math import isfinite
 from pathlib import Path
 from typing import Any, Self
 
@@ -38,7 +39,10 @@ class Recorder:
         if self.folder is not None:
             if self.folder.exists() and (not self.folder.is_dir() or any(self.folder.iterdir())):
                 raise DataError(f"{self.folder} is not an empty folder; give another one, or remove it first")
-            self.folder.mkdir(parents=True, exist_ok=True)
+            try:
+                self.folder.mkdir(parents=True, exist_ok=True)
+            except OSError as e:
+                raise DataError(f"the folder {self.folder} cannot be made: {e.strerror or e}") from None
             (self.folder / "recipe.json").write_text(json.dumps(self.recipe.to_dict(), indent=2) + "\n")
             (self.folder / "experiment.toml").write_text(toml.dumps(self.settings))
             (self.folder / "environment.json").write_text(json.dumps(environment(self.layout), indent=2) + "\n")
@@ -49,7 +53,7 @@ class Recorder:
         """Add a round to the record."""
         if self.folder is not None:
             with (self.folder / "rounds.jsonl").open("a") as f:
-                f.write(json.dumps(line) + "\n")
+                f.write(json_text(line) + "\n")
             self.notes |= {f"{name}/{line['round']:05d}": v.cpu().numpy() for name, v in notes.items()}
 
     def model(self, model: nn.Module) -> None:
@@ -63,6 +67,19 @@ class Recorder:
             names = {"layers": self.layout.layers, "tensors": self.layout.at("tensor").layers}
             named: dict[str, Any] = {n: np.array(v) for n, v in names.items()} | self.notes
             np.savez(self.folder / "notes.npz", **named)
+
+
+def json_text(value: Any) -> str:
+    """JSON that every reader takes: numbers that are not finite are null."""
+
+    def plain(v: Any) -> Any:
+        if isinstance(v, Mapping):
+            return {k: plain(x) for k, x in v.items()}
+        if isinstance(v, list):
+            return [plain(x) for x in v]
+        return None if isinstance(v, float) and not isfinite(v) else v
+
+    return json.dumps(plain(value), allow_nan=False)
 
 
 def environment(layout: Layout) -> dict[str, Any]:

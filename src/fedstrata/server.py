@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import torch
@@ -43,7 +43,12 @@ class Replies:
     delta: Tensor  # [K, P]
     buffers: Arrays = field(default_factory=dict)
     uploads: State = field(default_factory=dict)
-    stats: Arrays = field(default_factory=dict)
+    stats: Arrays = field(default_factory=dict)  # what they measured
+
+    def usable(self) -> Tensor:
+        """Which clients sent only finite numbers, [K]."""
+        leaves = [v for v in tree_leaves((self.delta, self.buffers, self.uploads, self.stats)) if v.is_floating_point()]
+        return torch.stack([v.isfinite().flatten(1).all(1) if v.dim() > 1 else v.isfinite() for v in leaves]).all(0)
 
     def only(self, keep: Tensor) -> "Replies":
         """The replies of some of the clients."""
@@ -64,20 +69,16 @@ def open_round(recipe: Recipe, server: Server, rng: np.random.Generator) -> tupl
     chosen, memory = recipe.select.pick(server.state["select"], _at(server.stats, pool), rng)
     ids = pool[chosen].sort().values
     server = replace(server, state=server.state | {"select": memory})
-    cohort = Cohort(server.layout, ids, _at(server.stats, ids), server.model, server.population, server.number)
+    n = server.stats["examples"]
+    mean = float(n[n > 0].mean()) if len(pool) else 1.0
+    cohort = Cohort(server.layout, ids, _at(server.stats, ids), server.model, server.population, server.number, mean)
     cohort = replace(cohort, ids=ids.to(server.model.device))
     return server, cohort, recipe.brief(server.state, cohort)
 
 
-def finite(*stacked: Any) -> Tensor:
-    """Which of K clients have only finite numbers in all their tensors, [K]."""
-    leaves = [v for v in tree_leaves(stacked) if v.is_floating_point()]
-    return torch.stack([v.isfinite().flatten(1).all(1) if v.dim() > 1 else v.isfinite() for v in leaves]).all(0)
-
-
 def screen(replies: Replies, number: int, on_nonfinite: OnNonFinite) -> tuple[Replies, list[int]]:
     """Leave out the clients that sent NaN or infinity: (the usable replies, the ids of the others)."""
-    good = finite(replies.delta, replies.buffers, replies.uploads)
+    good = replies.usable()
     bad = replies.ids[~good].tolist()
     if bad and on_nonfinite == "raise":
         raise NotFiniteError(f"round {number}: {clients_in_words(bad)} returned values that are NaN or infinite")

@@ -5,29 +5,59 @@ from copy import deepcopy
 from dataclasses import dataclass, replace
 from pathlib import Path
 from time import perf_counter
-from typing import Any, Literal
+from typing import Any, Literal, final
 
 import torch
 from torch import Tensor, nn
 
 from fedstrata.buffers import BufferPolicy
-from fedstrata.clients import Clients, cast
+from fedstrata.clients import Clients, cast, pair
 from fedstrata.core import Proxy, Recipe, State
 from fedstrata.errors import DataError, SettingError, check
 from fedstrata.evaluate import client_scores, fairness, score, summary
 from fedstrata.layout import Arrays, Layout
 from fedstrata.optim import SGD, Training
+from fedstrata.parse import parse_recipe
 from fedstrata.probes import PROBES
 from fedstrata.record import Recorder
 from fedstrata.rng import rng
 from fedstrata.runtimes import Apart, Runtime, Simulator, Vault
 from fedstrata.runtimes.threads import fitting_threads
 from fedstrata.server import OnNonFinite, Replies, Server, clients_in_words, close_round, has_data, open_round, screen
-from fedstrata.task import Batch, Loss, Task, buffers_of
+from fedstrata.task import Batch, Loss, Task, accuracy, buffers_of
 from fedstrata.train import Federation
+from fedstrata.values import Value, fit
 
 Examples = tuple[Any, Any]
 """A pair (x, y) of arrays or tensors."""
+
+
+RuntimeName = Literal["simulator", "apart"]
+
+
+@final
+@dataclass(frozen=True)
+class Plan(Value):
+    """How a run goes, beside its recipe, model, data and training."""
+
+    rounds: int
+    seed: int = 0
+    buffers: BufferPolicy = "average"
+    on_nonfinite: OnNonFinite = "drop"
+    evaluate_every: int = 1
+    runtime: RuntimeName = "simulator"
+    chunk: int | None = None
+    device: str = "cpu"
+
+    def settings(self) -> dict[str, Any]:
+        """What an experiment's TOML file says of it."""
+        return {k: v for k, v in self.to_dict().items() if k != "kind"}
+
+    def validate(self) -> None:
+        check(self.rounds >= 1, f"rounds must be at least 1; got {self.rounds}")
+        check(self.seed >= 0, f"seed must not be negative; got {self.seed}")
+        check(self.evaluate_every >= 1, f"evaluate_every must be at least 1; got {self.evaluate_every}")
+        check(self.chunk is None or self.chunk >= 1, f"chunk must be at least 1; got {self.chunk}")
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,7 +78,7 @@ class Run:
 
 
 def simulate(
-    recipe: Recipe,
+    recipe: Recipe | str,
     model: nn.Module,
     clients: Clients | Sequence[Examples],
     *,
@@ -63,7 +93,7 @@ def simulate(
     buffers: BufferPolicy = "average",
     on_nonfinite: OnNonFinite = "drop",
     evaluate_every: int = 1,
-    runtime: Literal["simulator", "apart"] = "simulator",
+    runtime: RuntimeName = "simulator",
     chunk: int | None = None,
     device: str = "cpu",
     out: str | Path | None = None,
@@ -72,41 +102,58 @@ def simulate(
 ) -> Run:
     """Run a federation of clients for some rounds; the model given is left as it is.
 
-    `clients` is a list of (x, y) pairs or what a partitioner returns. `loss` is "cross_entropy", "squared_error" or a
-    function of (outputs, targets); `metrics` are functions that give one number an example. With `out`, everything is
-    written into that folder as it happens; `settings` is what its experiment.toml says beyond what is known here.
+    `recipe` may be a text, "fedprox(mu=0.1) + lws". `clients` is a list of (x, y) pairs or what a partitioner returns.
+    `loss` is "cross_entropy", "squared_error" or a function of (outputs, targets); `metrics` are functions that give
+    one number an example. With `out`, everything is written into that folder as it happens; `settings` is what its
+    experiment.toml says.
     """
-    check(rounds >= 1, f"rounds must be at least 1; got {rounds}")
-    check(seed >= 0, f"seed must not be negative; got {seed}")
-    check(evaluate_every >= 1, f"evaluate_every must be at least 1; got {evaluate_every}")
-    training = training or SGD()
-    task = Task.of(model, loss, metrics, device)
-    place = task.layout.device, task.layout.dtype
-    fed = Federation(recipe, task, Clients.of(clients).owned().to(*place), training, seed, buffers)
-    recipe.check(_have(fed, proxy))
+    algorithm: Recipe = parse_recipe(recipe) if isinstance(recipe, str) else fit(Recipe, recipe, "recipe")
+    plan = Plan(rounds, seed, buffers, on_nonfinite, evaluate_every, runtime, chunk, device)
+    place = usable_device(device), Layout.of(model).dtype
+    data = Clients.of(clients).owned().to(*place)
+    if metrics is None and not isinstance(loss, str) and not data.y.is_floating_point():
+        metrics = {"accuracy": accuracy}
+    fed = Federation(algorithm, Task.of(model, loss, metrics, device), data, training or SGD(), seed, plan.buffers)
+    algorithm.check(_have(fed, proxy))
     server = _first(fed, model)
-    vault = Vault(_fresh(fed, server))
-    engine = _runtime(runtime, fed, vault, chunk)
-    sets = {n: _examples(s, n, *place) for n, s in (("val", val), ("test", test)) if s is not None}
-    held = _examples(proxy, "proxy", *place) if proxy is not None else None
-    facts = {"rounds": rounds, "seed": seed, "training": training.to_dict(), "recipe": recipe.to_dict()}
-    history: list[dict[str, Any]] = []
-    notes: list[Arrays] = []
-    with fitting_threads(fed, chunk), Recorder(out, recipe, settings or facts, task.layout) as recorder:
-        for number in range(rounds):
-            began = perf_counter()
-            server, line, noted = play(fed, engine, server, held, on_nonfinite)
-            if (number + 1) % evaluate_every == 0 or number + 1 == rounds:
-                line |= evaluate(fed, server, sets)
-            line["seconds"] = round(perf_counter() - began, 4)
-            recorder.round(line, noted)
-            history.append(line)
-            notes.append(noted)
-            if on_round is not None:
-                on_round(line)
+    fed.task.try_out(server.model, server.buffers, data.x, data.y)
+    given = {"val": val, "test": test, "proxy": proxy}
+    sets = {n: _examples(s, f"the {n} set", *place) for n, s in given.items() if s is not None}
+    engine = _runtime(plan, fed, Vault(_fresh(fed, server)))
+    made = {"made_in_python": f"{type(model).__name__} of {fed.task.layout.size} parameters, {len(data)} clients"}
+    known = made | plan.settings() | {"training": fed.training.to_dict(), "recipe": algorithm.to_dict()}
+    with fitting_threads(fed, chunk), Recorder(out, algorithm, settings or known, fed.task.layout) as recorder:
+        server, history, notes = _rounds(fed, engine, server, plan, sets, recorder, on_round)
         trained = _trained(model, server)
         recorder.model(trained)
-    return Run(recipe, trained, task.layout, history, notes, recorder.folder)
+    return Run(algorithm, trained, fed.task.layout, history, notes, recorder.folder)
+
+
+def _rounds(
+    fed: Federation,
+    engine: Runtime,
+    server: Server,
+    plan: Plan,
+    sets: dict[str, tuple[Tensor, Tensor]],
+    recorder: Recorder,
+    on_round: Callable[[dict[str, Any]], None] | None,
+) -> tuple[Server, list[dict[str, Any]], list[Arrays]]:
+    """Round after round: (the server at the end, what the record says, the notes)."""
+    held = sets.pop("proxy", None)
+    history: list[dict[str, Any]] = []
+    notes: list[Arrays] = []
+    for number in range(plan.rounds):
+        began = perf_counter()
+        server, line, noted = play(fed, engine, server, held, plan.on_nonfinite)
+        if (number + 1) % plan.evaluate_every == 0 or number + 1 == plan.rounds:
+            line |= evaluate(fed, server, sets)
+        line["seconds"] = round(perf_counter() - began, 4)
+        recorder.round(line, noted)
+        history.append(line)
+        notes.append(noted)
+        if on_round is not None:
+            on_round(line)
+    return server, history, notes
 
 
 def play(
@@ -126,6 +173,9 @@ def play(
     line = {"round": number, "cohort": cohort.ids.tolist(), "dropped": dropped}
     if dropped:
         line["warnings"] = [f"{clients_in_words(dropped)} returned values that are NaN or infinite and did not count"]
+    if len(replies.ids) == 0:
+        line["empty"] = True
+        line["warnings"] = [*line.get("warnings", []), "no client was usable, so nothing changed"]
     return server, line, notes
 
 
@@ -133,7 +183,7 @@ def evaluate(fed: Federation, server: Server, sets: Mapping[str, tuple[Tensor, T
     """Loss and metrics of the global model on every set, and how they spread over the clients' own data."""
     trained = score(fed.task, server.model, server.buffers, fed.clients.x, fed.clients.y)
     others = {n: summary(score(fed.task, server.model, server.buffers, *s)) for n, s in sets.items()}
-    watched, best = (next(iter(fed.task.metrics)), "high") if fed.task.metrics else ("loss", "low")
+    watched, best = ("accuracy", "high") if "accuracy" in fed.task.metrics else ("loss", "low")
     spread = fairness(client_scores(trained, fed.clients.rows)[watched], best)
     return {"train": summary(trained), **others, "clients": spread}
 
@@ -172,25 +222,32 @@ def _have(fed: Federation, proxy: Examples | None) -> frozenset[str]:
     """What this experiment gives a recipe."""
     have = {*PROBES, "steps"}
     have |= {"proxy"} if proxy is not None else set()
-    have |= {"features"} if fed.task.classifier is not None else set()
+    has_features = fed.task.classifier is not None and fed.task.layout.depth > 1  # else they are the raw examples
+    have |= {"features"} if has_features else set()
     have |= {"labels"} if not fed.clients.y.is_floating_point() else set()
     return frozenset(have)
 
 
-def _runtime(name: str, fed: Federation, vault: Vault, chunk: int | None) -> Runtime:
-    check(chunk is None or chunk >= 1, f"chunk must be at least 1; got {chunk}")
-    if name == "apart":
-        return Apart(fed, vault)
-    if name == "simulator":
-        return Simulator(fed, vault, chunk)
-    raise SettingError(f"no runtime is called {name!r}; choose simulator or apart")
+def _runtime(plan: Plan, fed: Federation, vault: Vault) -> Runtime:
+    return Apart(fed, vault) if plan.runtime == "apart" else Simulator(fed, vault, plan.chunk)
 
 
-def _examples(pair: Examples, name: str, device: torch.device, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    one = Clients.of([pair])
-    if len(one.x) == 0:
-        raise DataError(f"the {name} set is empty")
-    return cast(one.x, device, dtype), cast(one.y, device, dtype)
+def usable_device(name: str) -> torch.device:
+    """The device of this name, if it is there."""
+    try:
+        device = torch.device(name)
+        torch.zeros(1, device=device)
+    except (RuntimeError, AssertionError, NotImplementedError) as e:
+        why = str(e).splitlines()[0]
+        raise SettingError(f"the device {name!r} cannot be used here ({why}); choose cpu or cuda") from None
+    return device
+
+
+def _examples(given: Examples, name: str, device: torch.device, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    x, y = pair(given, name)
+    if len(x) == 0:
+        raise DataError(f"{name} is empty")
+    return cast(x, device, dtype), cast(y, device, dtype)
 
 
 def _trained(model: nn.Module, server: Server) -> nn.Module:

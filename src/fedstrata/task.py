@@ -10,7 +10,8 @@ from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
 from fedstrata.batchnorm import heed_masks, real_examples
-from fedstrata.errors import ModelError, SettingError, near
+from fedstrata.dropout import client_noise, heed_noise
+from fedstrata.errors import DataError, ModelError, SettingError, near
 from fedstrata.layout import Arrays, Layout
 
 Loss = Callable[[Tensor, Tensor], Tensor]
@@ -24,7 +25,10 @@ def cross_entropy(outputs: Tensor, y: Tensor) -> Tensor:
 
 def squared_error(outputs: Tensor, y: Tensor) -> Tensor:
     """Half the squared distance between output and target, one an example, [B]."""
-    gap = outputs.reshape(len(outputs), -1) - y.reshape(len(y), -1)
+    outputs, y = outputs.reshape(len(outputs), -1), y.reshape(len(y), -1)
+    if outputs.shape[1] != y.shape[1]:
+        raise DataError(f"the model puts out {outputs.shape[1]} numbers an example but the targets have {y.shape[1]}")
+    gap = outputs - y
     return 0.5 * gap.square().sum(-1)
 
 
@@ -79,6 +83,7 @@ class Task:
     loss: Loss
     metrics: Mapping[str, Loss] = field(default_factory=dict)
     classifier: str | None = None  # the module whose input the features are
+    noisy: bool = False  # it has dropout
 
     @classmethod
     def of(
@@ -97,20 +102,28 @@ class Task:
         named = model.named_parameters(remove_duplicate=False)
         frozen = {n: p.detach().to(device) for n, p in named if not p.requires_grad}
         layout = Layout.of(model).to(device)  # of the model as given: moving it would untie what shares storage
-        train, evaluate = heed_masks(deepcopy(model).to(device).train()), deepcopy(model).to(device).eval()
-        return cls(layout, train, evaluate, frozen, loss, metrics or {}, _classifier(model))
+        train, evaluate = (heed_masks(deepcopy(model).to(device)) for _ in range(2))
+        train, evaluate = train.train(), evaluate.eval()
+        noisy = heed_noise(train)
+        return cls(layout, train, evaluate, frozen, loss, metrics or {}, _classifier(model), noisy)
 
     def forward(
-        self, w: Tensor, buffers: Arrays, x: Tensor, mode: Literal["train", "eval"] = "eval", mask: Tensor | None = None
+        self,
+        w: Tensor,
+        buffers: Arrays,
+        x: Tensor,
+        mode: Literal["train", "eval"] = "eval",
+        mask: Tensor | None = None,
+        noise: Tensor | None = None,
     ) -> Forward:
-        """One pass over a batch; the buffers that come back are new."""
+        """One pass over a batch; the buffers that come back are new. `noise` is what dropout draws from."""
         model = self.train_mode if mode == "train" else self.eval_mode
         after = {n: b.clone() for n, b in buffers.items()} if mode == "train" else buffers
         seen: list[Tensor] = []
         head = model.get_submodule(self.classifier) if self.classifier is not None else None
         hook = head.register_forward_pre_hook(lambda _, args: seen.append(args[0])) if head is not None else None
         try:
-            with real_examples(mask):
+            with real_examples(mask), client_noise(noise):
                 outputs = functional_call(model, self.layout.unflatten(w) | self.frozen | after, (x,))
         finally:
             if hook is not None:
@@ -121,8 +134,30 @@ class Task:
         """What the classifier sees, [B, d], in evaluation mode."""
         features = self.forward(w, buffers, x).features
         if features is None:
-            raise ModelError("the model has no linear layer to take features from")
+            raise ModelError(f"the model's forward does not call {self.classifier!r}, so there are no features to take")
         return features
+
+    def try_out(self, w: Tensor, buffers: Arrays, x: Tensor, y: Tensor) -> None:
+        """Raise about a model, loss or metric that does not fit the data, before anything is trained."""
+        x, some = x[:64], y[:64]
+        try:
+            outputs = self.forward(w, buffers, x).outputs
+        except (RuntimeError, ValueError, TypeError, IndexError) as e:
+            raise DataError(f"the model does not take examples of shape {tuple(x.shape[1:])}: {_first_line(e)}") from e
+        if self.loss is cross_entropy and (y.is_floating_point() or y.dim() > 1 or int(y.max()) >= outputs.shape[1]):
+            given = f"{y.dtype} targets of shape {tuple(y.shape)} up to {float(y.max()):g}"
+            need = f"whole-number labels below {outputs.shape[1]}, one an example"
+            raise DataError(f"cross_entropy with this model needs {need}; got {given}")
+        try:
+            whole = self.loss(outputs, some)
+            each = self.losses(outputs, some)
+        except (RuntimeError, ValueError, TypeError, IndexError) as e:
+            raise DataError(f"the loss does not fit outputs of shape {tuple(outputs.shape)}: {_first_line(e)}") from e
+        if whole.dim() == 0 and not torch.allclose(whole, each.mean(), rtol=1e-3, atol=1e-5):
+            raise SettingError("the loss is not the mean of the examples' losses; give one with reduction='none'")
+        for name, metric in self.metrics.items():
+            if metric(outputs, some).numel() != len(x):
+                raise SettingError(f"the metric {name!r} must give one number an example")
 
     def losses(self, outputs: Tensor, y: Tensor) -> Tensor:
         """One loss an example, [B]; a loss that averages is asked about each example by itself."""
@@ -130,6 +165,10 @@ class Task:
         if values.dim() > 0:
             return values.reshape(len(outputs), -1).mean(-1)
         return vmap(lambda o, t: self.loss(o[None], t[None]))(outputs, y)
+
+
+def _first_line(error: Exception) -> str:
+    return f"{type(error).__name__}: {str(error).splitlines()[0]}" if str(error) else type(error).__name__
 
 
 def _classifier(model: nn.Module) -> str | None:

@@ -32,7 +32,8 @@ def check_part(part: Part) -> None:
         _check_select(part)
     else:
         _check_stacking(part)
-        _check_server(part)
+        for dtype in (torch.float64, torch.float32):
+            _check_server(part, dtype)
 
 
 def check_value(value: Value) -> None:
@@ -86,23 +87,23 @@ def _check_stacking(part: Part) -> None:
         memory = together.memory
 
 
-def _check_server(part: Part) -> None:
+def _check_server(part: Part, dtype: torch.dtype) -> None:
     """The server half is pure, keeps the shape of its state, and does not depend on the order of the clients."""
-    algorithm, task = _with(part), _task()
+    algorithm, task = _with(part), _task(dtype)
     state = algorithm.init(task.layout, POPULATION)
     for scale in (1.0, 0.0):  # real updates, then no updates at all
         round, uploads = _round(algorithm, task, scale)
         with _untouched(state, round.delta, round.cohort.stats, round.old):
             model, weights, after = algorithm.aggregate(state, round, uploads)
+        _hold(model.dtype == dtype, f"{type(part).__name__} makes a {model.dtype} model of a {dtype} one")
         finite = all(bool(v.isfinite().all()) for v in (model, weights))
         _hold(finite, f"{type(part).__name__} gives NaN or infinity" + (" when no client moved" if not scale else ""))
         _same_shapes(state, after, part)
         order = torch.tensor([2, 0, 3, 1])
         shuffled = replace(round, cohort=_at(round.cohort, order), delta=round.delta[order], notes={})
         other, *_ = algorithm.aggregate(state, shuffled, tree_map(lambda v, o=order: v[o], uploads))
-        _hold(
-            torch.allclose(model, other, rtol=1e-9, atol=1e-12), f"{type(part).__name__} depends on the clients' order"
-        )
+        rtol, atol = (1e-9, 1e-12) if dtype == torch.float64 else (1e-4, 1e-5)
+        _hold(torch.allclose(model, other, rtol, atol), f"{type(part).__name__} depends on the clients' order")
 
 
 def _with(part: Part) -> Recipe:
@@ -113,14 +114,14 @@ def _with(part: Part) -> Recipe:
     return recipe(local=part) if isinstance(part, Local) else recipe(shrink=part)
 
 
-def _net() -> nn.Module:
+def _net(dtype: torch.dtype = torch.float64) -> nn.Module:
     with torch.random.fork_rng():
         torch.manual_seed(0)
-        return nn.Sequential(nn.Linear(5, 4), nn.BatchNorm1d(4), nn.ReLU(), nn.Linear(4, 3)).double()
+        return nn.Sequential(nn.Linear(5, 4), nn.BatchNorm1d(4), nn.ReLU(), nn.Linear(4, 3)).to(dtype)
 
 
-def _task() -> Task:
-    return Task.of(_net())
+def _task(dtype: torch.dtype = torch.float64) -> Task:
+    return Task.of(_net(dtype))
 
 
 def _clients() -> Clients:
@@ -135,14 +136,14 @@ def _cohort(task: Task) -> Cohort:
     stats = {n: torch.rand(len(IDS), generator=draw, dtype=torch.float64) for n in PROBES}
     stats |= {"examples": torch.from_numpy(clients.sizes).double()[ids], "labels": clients.labels()[ids]}
     stats["steps"] = torch.arange(1.0, len(IDS) + 1, dtype=torch.float64)
-    start = task.layout.flatten(dict(_net().named_parameters()))
-    return Cohort(task.layout, ids, stats, start, POPULATION)
+    start = task.layout.flatten(dict(_net(task.layout.dtype).named_parameters()))
+    return Cohort(task.layout, ids, stats, start, POPULATION, mean_examples=float(clients.sizes.mean()))
 
 
 def _errand(algorithm: Recipe, cohort: Cohort, state: State, memory: State) -> Errand:
     brief = algorithm.brief(state, cohort)
     probes = algorithm.needs & PROBES.keys()
-    buffers = {n: b.expand(len(IDS), *b.shape) for n, b in buffers_of(_net()).items()}
+    buffers = {n: b.expand(len(IDS), *b.shape) for n, b in buffers_of(_net(cohort.layout.dtype)).items()}
     return Errand(list(IDS), 1, cohort.model, buffers, brief, memory, cohort.stats, frozenset(probes))
 
 
@@ -153,14 +154,16 @@ def _alone(errand: Errand, j: int) -> Errand:
 
 def _round(algorithm: Recipe, task: Task, scale: float) -> tuple[Round, State]:
     """A round with made-up updates, and uploads like those that clients of this recipe send."""
-    cohort = _cohort(task)
+    cohort, layout = _cohort(task), task.layout
     draw = torch.Generator().manual_seed(1)
-    delta = scale * torch.randn(len(IDS), task.layout.size, generator=draw, dtype=torch.float64)
-    memory = _stacked(algorithm.enroll(task, buffers_of(_net())), len(IDS))
-    fed = Federation(algorithm, task, _clients(), SGD(lr=0.1, batch=4), seed=1)
-    uploads = train(fed, _errand(algorithm, cohort, algorithm.init(task.layout, POPULATION), memory)).uploads
-    x = torch.randn(12, 5, generator=draw, dtype=torch.float64)
-    proxy = Proxy(task, Batch(x, torch.arange(12) % 3), buffers_of(_net()))
+    delta = scale * torch.randn(len(IDS), layout.size, generator=draw, dtype=layout.dtype)
+    buffers = buffers_of(_net(layout.dtype))
+    memory = _stacked(algorithm.enroll(task, buffers), len(IDS))
+    clients = _clients().to(layout.device, layout.dtype)
+    fed = Federation(algorithm, task, clients, SGD(lr=0.1, batch=4), seed=1)
+    uploads = train(fed, _errand(algorithm, cohort, algorithm.init(layout, POPULATION), memory)).uploads
+    x = torch.randn(12, 5, generator=draw, dtype=layout.dtype)
+    proxy = Proxy(task, Batch(x, torch.arange(12) % 3), buffers)
     return Round(cohort, delta, proxy=proxy, lr=0.1), tree_map(lambda v: scale * v, uploads)
 
 

@@ -74,7 +74,7 @@ def train(fed: Federation, errand: Errand, watch: Watch = nullcontext) -> Traine
     lr, ids = fed.training.rate(errand.number), errand.ids
     with watch("measuring"):
         measured = survey(fed, errand)
-    with watch("training"), seeded(torch_seed(fed.seed, "noise", errand.number, ids[0])):
+    with watch("training"), seeded(torch_seed(fed.seed, "torch", errand.number, ids[0])):
         schedule = training_batches(fed.clients, ids, fed.training, fed.seed, errand.number)
         stats = errand.stats | measured
         w, buffers, optimizer = descend(fed, errand, stats, schedule, lr)
@@ -103,11 +103,13 @@ def descend(
     given = tree_map(lambda v: v[there], _given(fed, errand, stats))
     w = errand.start.repeat(len(order), 1)
     buffers, optimizer = tree_map(lambda v: v[there], (errand.buffers, _optimizer(fed, errand)))
+    noise = torch.tensor([torch_seed(fed.seed, "noise", errand.number, errand.ids[i]) for i in order]).to(w.device)
     direction = partial(_direction, fed, errand.start, lr)
     for step in range(schedule.count.shape[1]):
         active = int((schedule.steps > step).sum())
         head = partial(tree_map, lambda v, a=active: v[:a])
         batch = _gather(fed.clients, *schedule.batch(step, active))
+        batch |= {"noise": noise[:active] + step} if fed.task.noisy else {}
         gradient, after = over_clients(direction, w[:active], head(buffers), head(given), batch)
         moved, state = fed.training.update(w[:active], fed.training.clipped(gradient), head(optimizer), lr)
         _write((w, buffers, optimizer), (moved, after, state), active)
@@ -145,7 +147,7 @@ def _direction(
     mask = batch.get("mask")
 
     def objective(v: Tensor, buffers: Arrays) -> tuple[Tensor, Arrays]:
-        outputs, features, after = fed.task.forward(v, buffers, batch["x"], "train", mask)
+        outputs, features, after = fed.task.forward(v, buffers, batch["x"], "train", mask, batch.get("noise"))
         seen = Batch(batch["x"], batch["y"], mask, outputs, features)
         loss = seen.mean(fed.task.losses(outputs, seen.y))
         for n, part in parts.items():

@@ -73,6 +73,12 @@ def kinds(kind: type[Value] = Value) -> dict[str, type[Value]]:
     return {name: c for (_, name), c in KINDS.items() if issubclass(c, kind) and _concrete(c)}
 
 
+def sibling(name: str, other: str) -> type[Value] | None:
+    """The class of this name in the family of another: Adam beside SGD is an optimiser of clients, not a part."""
+    families = [family for family, known in KINDS if known == other]
+    return next((KINDS[f, name] for f in families if (f, name) in KINDS), None)
+
+
 def load(data: Mapping[str, Any], kind: type[Value] = Value) -> Value:
     """Build the value a dictionary describes: one of this kind, which it is itself where it does not say."""
     said = str(data.get("kind", kind.__name__))

@@ -79,6 +79,23 @@ def test_options_overrule_the_file():
     assert settings["recipe"]["local"] == []
 
 
+def test_a_combination_runs_and_can_be_changed(capsys):
+    both = "fedprox(mu=0.01) + fedlayerwise(alpha=5) + lws(beta=0.1)"
+    changes = "--set", "recipe.local.0.mu=0.5", "--set", "training.kind=Adam"
+    assert fedstrata("run", "--method", both, "--rounds", "2", "--out", "r", *changes) == 0
+    recipe = settings_of("r")["recipe"]
+    assert (recipe["local"][0]["mu"], recipe["weigh"]["kind"], recipe["shrink"][0]["kind"]) == (0.5, "Angle", "LWS")
+    assert fedstrata("explain", both) == 0
+    assert "Hold clients near the global model" in capsys.readouterr().out
+
+
+def test_a_run_in_which_nobody_is_usable_says_so(capsys):
+    assert fedstrata(*["run", "--rounds", "2", "--set", "training.lr=1e30", "--json"]) == 0
+    shown = capsys.readouterr().out
+    assert "In 2 of 2 rounds no client was usable" in shown
+    assert json.loads(shown.splitlines()[-1])["dropped"] == 40
+
+
 def test_without_a_folder_a_new_one_is_made_below_runs(capsys, tmp_path):
     for _ in range(2):
         assert fedstrata("run", "--rounds", "1") == 0
@@ -158,6 +175,12 @@ def test_version(capsys):
         ("explain scafold", "did you mean 'scaffold'?"),
         ("exlain scaffold", "No such command 'exlain'"),
         ("run --what", "No such option"),
+        ("run --set partition=iid", "partition must be a Partition; got 'iid'"),
+        ("run --set chunk=0", "chunk must be at least 1"),
+        ("run --method moon --model logreg", "Moon needs features"),
+        ("run --method fedlaw", "Learned needs data of the server's own: give the experiment some, e.g. proxy = 200"),
+        ("run --method scaffold+fedadp", "a recipe has one weigh part, not both"),
+        ("run --out /proc/nothing", "the folder /proc/nothing cannot be made"),
     ],
 )  # fmt: skip
 def test_every_error_is_one_sentence_and_exit_code_2(args, sentence, capsys):

@@ -34,6 +34,10 @@ def test_feddyn_reaches_the_optimum():
     assert error(fs.recipes.feddyn(alpha=1.0)) < 1e-9
 
 
+def test_feddc_reaches_the_optimum():
+    assert error(fs.recipes.feddc(alpha=0.5), rounds=400) < 1e-6
+
+
 @pytest.mark.parametrize("recipe", [fs.recipes.fedavg(), fs.recipes.fedprox(mu=1.0)])
 def test_averaging_of_drifted_clients_does_not(recipe):
     assert error(recipe) > 0.1

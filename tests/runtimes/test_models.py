@@ -1,10 +1,13 @@
 """BatchNorm, tied weights, frozen parameters, dropout, recurrence: any nn.Module trains under every recipe."""
 
+from typing import Any
+
 import pytest
 import torch
 from torch import nn
 
 import fedstrata as fs
+from fedstrata.dropout import client_noise, heed_noise
 from tests.federations import PLAIN, unequal_clients
 from tests.runtimes.test_unequal_clients import bn_cnn, image_clients
 
@@ -101,6 +104,33 @@ def test_dropout_is_reproducible_and_different_for_each_client():
     states = [r.model.state_dict()["0.weight"] for r in runs]
     assert torch.equal(states[0], states[1])
     assert not torch.equal(states[0], states[2])
+    calm = nn.Sequential(nn.Linear(6, 8), nn.Dropout(0.0), nn.Linear(8, 3)).double()
+    calm.load_state_dict(model.state_dict())
+    without = fs.simulate(R.fedavg(), calm, unequal_clients(), rounds=2, training=TRAIN).model.state_dict()["0.weight"]
+    assert not torch.equal(states[0], without)
+
+
+@pytest.mark.parametrize("layer", [nn.Dropout(0.3), nn.Dropout2d(0.5)])
+def test_dropout_is_the_same_in_chunks_and_apart(layer):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(1, 4, 3), layer, nn.Flatten(), nn.Linear(16, 3), nn.Dropout(0.2)).double()
+    ways: list[dict[str, Any]] = [{"chunk": 1}, {"chunk": 3}, {}, {"runtime": "apart"}]
+    runs = [fs.simulate(R.moon(), model, image_clients(), rounds=2, training=TRAIN, **w).model for w in ways]
+    for run in runs[1:]:
+        torch.testing.assert_close(run.state_dict(), runs[0].state_dict(), rtol=0, atol=1e-11)
+
+
+def test_dropout_keeps_its_share_and_its_mean():
+    layer = nn.Dropout(0.3).train()
+    assert heed_noise(layer)
+    with client_noise(torch.tensor(12345)):
+        one, two = layer(torch.ones(400, 500)), layer(torch.ones(400, 500))
+    assert abs(float((one == 0).double().mean()) - 0.3) < 0.005
+    assert abs(float(one.mean()) - 1) < 0.01
+    both = float(((one == 0) & (two == 0)).double().mean())
+    assert abs(both - 0.09) < 0.005  # two calls are independent
+    rows = (one == 0).double()
+    assert float(torch.corrcoef(rows[:20]).triu(1).abs().max()) < 0.2  # and so are the examples
 
 
 def test_a_model_that_vmap_cannot_stack_trains_apart():
@@ -133,6 +163,15 @@ def test_a_regression_works_as_well():
     assert run.final["test"]["loss"] < 0.01
     assert set(run.final["clients"]) == {"mean", "worst10", "std"}
     assert run.final["clients"]["worst10"] >= run.final["clients"]["mean"]  # of a loss, the worst is the largest
+
+
+def test_a_metric_of_ones_own_is_reported_and_the_spread_is_of_the_loss():
+    x = torch.randn(40, 3, generator=torch.Generator().manual_seed(0))
+    clients = [(x[:9], x[:9, 0]), (x[9:], x[9:, 1])]
+    metrics = {"mae": lambda o, y: (o[:, 0] - y).abs()}
+    run = fs.simulate("fedavg", nn.Linear(3, 1), clients, rounds=1, loss="squared_error", metrics=metrics)
+    assert set(run.final["train"]) == {"loss", "mae"}
+    assert run.final["clients"]["worst10"] >= run.final["clients"]["mean"]
 
 
 def test_a_loss_that_averages_gives_the_same_as_one_that_does_not():

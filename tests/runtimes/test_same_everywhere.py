@@ -62,9 +62,15 @@ class Fragile(torch.nn.Module):
         self.layer = torch.nn.Linear(6, 3)
 
     def forward(self, x):
-        if bool((x > 99).any()):
+        if self.training and bool((x > 99).any()):
             raise RuntimeError("a value above 99")
         return self.layer(x)
+
+
+def test_what_cannot_be_stacked_says_what_to_do():
+    with pytest.raises(fs.FedstrataError, match=r"round 0: the stacked clients failed .* runtime = 'apart' names"):
+        fs.simulate(R.fedavg(), Fragile(), unequal_clients(), rounds=1)  # a condition on data, which vmap cannot stack
+    assert fs.simulate(R.fedavg(), Fragile(), unequal_clients(), rounds=1, runtime="apart").final["train"]["loss"] > 0
 
 
 def test_apart_names_the_stage_the_round_and_the_client():

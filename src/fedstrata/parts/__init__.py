@@ -1,13 +1,13 @@
 """The algorithms' pieces, one file each, both halves together."""
 
-from fedstrata.parts.local import AdaptiveProx, Dyn, Moon, PerLayer, Prox, Scaffold, SelectiveProx
+from fedstrata.parts.local import DC, AdaptiveProx, Dyn, Moon, PerLayer, Prox, Scaffold, SelectiveProx
 from fedstrata.parts.select import Calmest, Everyone, Sample
 from fedstrata.parts.server import Adagrad, Adam, Momentum, Rate, Yogi
 from fedstrata.parts.shrink import AWD, LWS, AdaDecay, FixedShrink
-from fedstrata.parts.weigh import Angle, BySize, Calm, Dawa, Disco, Equal, Learned, Nova
+from fedstrata.parts.weigh import Angle, BySize, Calm, Dawa, Disco, Equal, FedGAReconstruction, Learned, Nova
 
 __all__ = [
-    "AWD", "LWS", "AdaDecay", "Adagrad", "Adam", "AdaptiveProx", "Angle", "BySize", "Calm", "Calmest", "Dawa", "Disco",
-    "Dyn", "Equal", "Everyone", "FixedShrink", "Learned", "Momentum", "Moon", "Nova", "PerLayer", "Prox", "Rate",
-    "Sample", "Scaffold", "SelectiveProx", "Yogi",
+    "AWD", "DC", "LWS", "AdaDecay", "Adagrad", "Adam", "AdaptiveProx", "Angle", "BySize", "Calm", "Calmest", "Dawa",
+    "Disco", "Dyn", "Equal", "Everyone", "FedGAReconstruction", "FixedShrink", "Learned", "Momentum", "Moon", "Nova",
+    "PerLayer", "Prox", "Rate", "Sample", "Scaffold", "SelectiveProx", "Yogi",
 ]  # fmt: skip

@@ -10,7 +10,7 @@ from fedstrata.core import Recipe
 
 
 def runs_table(finals: Mapping[str, Mapping[str, Any]], title: str | None = None) -> Table:
-    """The last round of some runs side by side: the first metric on every set and over the clients, and the loss."""
+    """The last round of some runs side by side: accuracy on every set and over the clients, and the loss."""
     table = Table(title=title, title_justify="left", title_style="bold", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
     table.add_column("method", no_wrap=True)
     rows = {name: _cells(final) for name, final in finals.items()}
@@ -43,7 +43,7 @@ def described(make: Callable[..., Recipe]) -> tuple[str, str]:
 
 def _cells(final: Mapping[str, Any]) -> dict[str, str]:
     """Rates as percentages; for a regression there are only losses."""
-    watched = next((m for m in final["train"] if m != "loss"), "loss")
+    watched = "accuracy" if "accuracy" in final["train"] else "loss"
     sets = [where for where in ("test", "val", "train") if where in final]
     cells = {where: _text(watched, final[where][watched]) for where in sets}
     clients = {"clients": "mean", "worst 10 %": "worst10", "spread": "std"}
@@ -52,4 +52,4 @@ def _cells(final: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _text(measure: str, value: float) -> str:
-    return f"{value:.4f}" if measure == "loss" else f"{100 * value:.1f} %"
+    return f"{100 * value:.1f} %" if measure == "accuracy" else f"{value:.4f}"

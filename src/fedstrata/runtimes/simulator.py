@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from fedstrata.core import Cohort, State
+from fedstrata.errors import ClientError, FedstrataError
 from fedstrata.layout import Arrays
 from fedstrata.runtimes.vault import Vault
 from fedstrata.runtimes.visit import errand_for, joined, visit
@@ -35,7 +36,15 @@ class Simulator:
     def train(self, server: Server, cohort: Cohort, brief: State, probes: frozenset[str]) -> Replies:
         step = self.chunk or clients_at_once(self.fed, server.model)
         parts = [slice(i, i + step) for i in range(0, len(cohort), step)]
-        return joined([visit(self.fed, self.vault, server, cohort, brief, probes, part) for part in parts])
+        try:
+            return joined([visit(self.fed, self.vault, server, cohort, brief, probes, part) for part in parts])
+        except RuntimeError as e:
+            if isinstance(e, FedstrataError):
+                raise
+            what = f"round {server.number}: the stacked clients failed ({str(e).splitlines()[0]})"
+            raise ClientError(
+                f"{what}; runtime = 'apart' names the client, and runs models that vmap cannot stack"
+            ) from e
 
 
 def clients_at_once(fed: Federation, w: Tensor) -> int:

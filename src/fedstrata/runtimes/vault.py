@@ -16,9 +16,9 @@ class Vault:
         self.fresh = fresh
         self.memories: dict[int, State] = {}
 
-    def take(self, ids: Sequence[int], device: torch.device) -> State:
-        """These clients' memories, stacked, [K, ...] each."""
-        rows = [self.memories.get(i, self.fresh) for i in ids]
+    def take(self, ids: Sequence[int], device: torch.device, *parts: str) -> State:
+        """These clients' memories, stacked, [K, ...] each; of some parts only where those are named."""
+        rows = [{n: v for n, v in self.memories.get(i, self.fresh).items() if n in (parts or self.fresh)} for i in ids]
         return tree_map(lambda *vs: torch.stack([v.to(device) for v in vs]), *rows)
 
     def put(self, ids: Sequence[int], stacked: State, keep: Tensor) -> None:

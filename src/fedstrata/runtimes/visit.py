@@ -11,7 +11,7 @@ from torch.utils._pytree import tree_map
 from fedstrata.core import Cohort, State
 from fedstrata.layout import Arrays
 from fedstrata.runtimes.vault import Vault
-from fedstrata.server import Replies, Server, finite
+from fedstrata.server import Replies, Server
 from fedstrata.train import Errand, Federation, Watch, train
 
 
@@ -28,11 +28,12 @@ class Runtime(Protocol):
 
 
 def errand_for(fed: Federation, vault: Vault, server: Server, ids: Sequence[int], probes: frozenset[str]) -> Errand:
-    """What these clients are given before the round is known: the model, their memories, and what to measure."""
-    memory = vault.take(ids, server.model.device)
-    own = memory["buffers"] if fed.buffers == "local" else None
-    buffers = own or {n: b.expand(len(ids), *b.shape) for n, b in server.buffers.items()}
-    return Errand(ids, server.number, server.model, buffers, {}, memory, {}, probes)
+    """What these clients need to measure themselves: the model, and their own buffers where they keep them."""
+    if fed.buffers == "local":
+        buffers = vault.take(ids, server.model.device, "buffers")["buffers"]
+    else:
+        buffers = {n: b.expand(len(ids), *b.shape) for n, b in server.buffers.items()}
+    return Errand(ids, server.number, server.model, buffers, {}, {}, {}, probes)
 
 
 def visit(
@@ -48,11 +49,13 @@ def visit(
     """Train the clients of a part of the cohort. Who returned something that is not finite keeps its old memory."""
     ids = cohort.ids[part].tolist()
     brief, stats = tree_map(lambda v: v[part], (brief, cohort.stats))
-    errand = replace(errand_for(fed, vault, server, ids, probes), brief=brief, stats=stats)
+    memory = vault.take(ids, server.model.device)
+    errand = replace(errand_for(fed, vault, server, ids, probes), brief=brief, memory=memory, stats=stats)
     back = train(fed, errand, watch)
+    replies = Replies(cohort.ids[part], back.delta, back.buffers, back.uploads, back.stats)
     if back.memory:
-        vault.put(ids, back.memory, finite(back.delta, back.buffers, back.uploads))
-    return Replies(cohort.ids[part], back.delta, back.buffers, back.uploads, back.stats)
+        vault.put(ids, back.memory, replies.usable())
+    return replies
 
 
 def joined(parts: Sequence[Replies]) -> Replies:

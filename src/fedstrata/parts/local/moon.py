@@ -36,12 +36,14 @@ class Moon(Local):
         return {"previous": task.layout.zeros(), "seen": task.layout.zeros()[0]} | kept
 
     def penalty(self, w, turn, batch):
-        previous = {n: turn.memory[f"buffer:{n}"] for n in turn.buffers}
+        seen = turn.memory["seen"] > 0
+        previous = torch.where(seen, turn.memory["previous"], turn.start)  # any model will do where the term is 0
+        buffers = {n: turn.memory[f"buffer:{n}"] for n in turn.buffers}
         z_glob = turn.task.features(turn.start, turn.buffers, batch.x)
-        z_prev = turn.task.features(turn.memory["previous"], previous, batch.x)
+        z_prev = turn.task.features(previous, buffers, batch.x)
         pull, push = (_cosine(batch.features, z.detach()) / self.tau for z in (z_glob, z_prev))
         contrast = -torch.log_softmax(torch.stack([pull, push], -1), -1)[..., 0]  # [B]
-        return self.mu * turn.memory["seen"] * batch.mean(contrast)
+        return self.mu * torch.where(seen, batch.mean(contrast), 0.0)
 
     def report(self, w, turn):
         kept = {f"buffer:{n}": b for n, b in turn.trained.items()}

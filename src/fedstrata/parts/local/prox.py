@@ -31,6 +31,10 @@ class Prox(Local):
         values = self.mu.values if isinstance(self.mu, PerLayer) else (self.mu,)
         check(all(v >= 0 for v in values), f"Prox.mu must not be negative; got {self.mu}")
 
+    def init(self, layout, population):
+        _strength(self.mu, layout)  # says so now if it does not fit the model
+        return {}
+
     def correct(self, grad, w, turn):
         return grad + _strength(self.mu, turn.task.layout) * (w - turn.start)
 

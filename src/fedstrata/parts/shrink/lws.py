@@ -48,12 +48,19 @@ class FixedShrink(Step):
     variant: Variant = "full"
     slot = "shrink"
 
+    def validate(self):
+        check(self.gammas != (), "FixedShrink.gammas must have a value for each layer; got none")
+        check(all(g > 0 for g in self.gammas or ()), f"FixedShrink.gammas must be above 0; got {self.gammas}")
+
+    def init(self, layout, population):
+        if self.gammas is not None and len(self.gammas) != layout.depth:
+            layers = f"{layout.depth} layers: {', '.join(layout.layers)}"
+            raise SettingError(f"FixedShrink has {len(self.gammas)} gammas but the model has {layers}")
+        return {}
+
     def step(self, state, proposal, round):
         layout = round.layout
         given = self.gammas or torch.linspace(1, 0.96, layout.depth, dtype=torch.float64).tolist()
-        if len(given) != layout.depth:
-            names = ", ".join(layout.layers)
-            raise SettingError(f"FixedShrink has {len(given)} gammas but the model has {layout.depth} layers: {names}")
         gamma = torch.tensor(given, dtype=torch.float64, device=proposal.device)
         round.note(gamma=gamma)
         return _shrunk(proposal, gamma, layout, round, self.variant), state

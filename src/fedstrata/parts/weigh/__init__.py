@@ -4,8 +4,9 @@ from fedstrata.parts.weigh.angle import Angle
 from fedstrata.parts.weigh.calm import Calm
 from fedstrata.parts.weigh.dawa import Dawa
 from fedstrata.parts.weigh.disco import Disco
+from fedstrata.parts.weigh.greedy import FedGAReconstruction
 from fedstrata.parts.weigh.learned import Learned
 from fedstrata.parts.weigh.nova import Nova
 from fedstrata.parts.weigh.size import BySize, Equal
 
-__all__ = ["Angle", "BySize", "Calm", "Dawa", "Disco", "Equal", "Learned", "Nova"]
+__all__ = ["Angle", "BySize", "Calm", "Dawa", "Disco", "Equal", "FedGAReconstruction", "Learned", "Nova"]
