@@ -169,3 +169,48 @@ def adaptive_mu(w: Model, new: Model, state: dict, mu: float, alpha: float) -> n
     old = state.get("mu", np.full(len(d), mu))
     state["mu"] = old if d.max() == 0 else (1 - alpha) * old + alpha * d / d.max() * mu
     return state["mu"]
+
+
+def qfedavg(w: Model, replies: Replies, state: dict, q: float, lr: float) -> Model:
+    top, bottom = {n: np.zeros_like(v) for n, v in w.items()}, 0.0
+    for _, m, _, s in replies:
+        f = s["loss"] + 1e-10
+        d = {n: (w[n] - m[n]) / lr for n in w}
+        top = {n: top[n] + f**q * d[n] for n in w}
+        bottom += q * f ** (q - 1) * sum((v**2).sum() for v in d.values()) + f**q / lr
+    return {n: w[n] - top[n] / bottom for n in w}
+
+
+def simplex(v: np.ndarray) -> np.ndarray:
+    """By bisection on the shift, unlike the library."""
+    low, high = v.min() - 2.0, v.max()
+    for _ in range(200):
+        middle = (low + high) / 2
+        low, high = (middle, high) if np.maximum(v - middle, 0).sum() > 1 else (low, middle)
+    return np.maximum(v - high, 0)
+
+
+def afl(w: Model, replies: Replies, state: dict, lr: float, population: int) -> Model:
+    lam = state.setdefault("lam", np.full(population, 1 / population))
+    ids = [c for c, _, _, _ in replies]
+    now = lam[ids]
+    new = lam.copy()
+    new[ids] += lr * np.array([s["loss"] for _, _, _, s in replies])
+    state["lam"] = simplex(new)
+    return mean(w, replies, list(now / now.sum()) if now.sum() > 0 else shares(replies))
+
+
+def fairfed(w: Model, replies: Replies, state: dict, beta: float) -> Model:
+    p, acc = np.array(shares(replies)), np.array([s["accuracy"] for _, _, _, s in replies])
+    gap = np.abs(acc - (p * acc).sum())
+    raw = np.array([state.get(c, p[k]) for k, (c, _, _, _) in enumerate(replies)]) - beta * (gap - gap.mean())
+    state.update({c: raw[k] for k, (c, _, _, _) in enumerate(replies)})
+    cut = np.maximum(raw, 0)
+    return mean(w, replies, list(cut / cut.sum() if cut.sum() > 0 else p))
+
+
+def folb(w: Model, replies: Replies, state: dict) -> Model:
+    g = np.array([s["gradient"] for _, _, _, s in replies])
+    i = g @ g.mean(0)
+    weights = i / np.abs(i).sum()
+    return {n: w[n] + sum(weights[k] * (r[1][n] - w[n]) for k, r in enumerate(replies)) for n in w}

@@ -42,6 +42,7 @@ def replies(w: o.Model, draw: np.random.Generator, k: int | None = None) -> o.Re
             "variance": float(draw.random()),
             "labels": draw.integers(0, 9, 4) + np.eye(4, dtype=int)[0],
         }
+        stats |= {"loss": float(draw.random() * 3), "accuracy": float(draw.random()), "gradient": draw.random(48) - 0.3}
         return int(client), moved, float(draw.integers(1, 200)), stats
 
     return sorted((one(i) for i in ids), key=lambda r: r[0])
@@ -85,6 +86,11 @@ CASES: dict[str, tuple[fs.Recipe, Truth]] = {
             ("feddyn", R.feddyn(alpha=0.3), lambda *a: o.feddyn(*a, 0.3, N)),
         )
     },
+    "qfedavg": (R.qfedavg(q=0.7), lambda *a: o.qfedavg(*a, 0.7, LR)),
+    "qfedavg 0": (R.qfedavg(q=0.0), lambda *a: o.fedavg(*a, uniform=True)),
+    "afl": (R.afl(lr=0.2), lambda *a: o.afl(*a, 0.2, N)),
+    "fairfed": (R.fairfed(beta=0.8), lambda *a: o.fairfed(*a, 0.8)),
+    "folb": (R.folb(), o.folb),
     "awd": (R.awd(strength=0.1), lambda *a: o.awd(*a, 0.1)),
     "adadecay": (R.adadecay(strength=0.05), lambda *a: o.adadecay(*a, 4.0, 0.05)),
     "fedbs": (R.fedbs(tau=2.0), lambda *a: o.softmax_weighted(*a, 2.0)),
@@ -230,6 +236,9 @@ def test_bad_replies():
         fs.server_step(R.fedavg(), w, [good, good])
     with pytest.raises(NeedError, match="Disco needs 'labels' in the stats of every reply; client 1 has none"):
         fs.server_step(R.feddisco(), w, [good])
+    short = fs.Reply(client=5, model=good.model, examples=1, stats={"gradient": np.ones(3)})
+    with pytest.raises(ModelError, match=r"client 5: 'gradient' has shape \(3,\), where \(4,\) is needed"):
+        fs.server_step(R.folb(), w, [short])
     with pytest.raises(NeedError, match="Learned needs data of the server's own"):
         fs.server_step(R.fedlaw(), w, [good])
     with pytest.raises(NeedError, match="Scaffold needs each client's upload 'dc'"):

@@ -124,11 +124,15 @@ def training_batches(clients: Clients, ids: Sequence[int], training: Training, s
     return Schedule.of([training.batches(clients.rows[i], rng(seed, "batches", round, i)) for i in ids])
 
 
-def probe_batches(clients: Clients, ids: Sequence[int], training: Training, seed: int, round: int) -> Schedule:
-    """One mini-batch of each client, for what it measures at the model it received."""
+def probe_batches(
+    clients: Clients, ids: Sequence[int], training: Training, seed: int, round: int, whole: bool = False
+) -> Schedule:
+    """One mini-batch of each client, or all of its data, for what it measures at the model it received."""
 
     def draw(i: int) -> np.ndarray:
         mine = clients.rows[i]
+        if whole:
+            return mine
         return rng(seed, "probe", round, i).permutation(mine)[: training.batch or len(mine)]
 
     return Schedule.of([[draw(i)] for i in ids])

@@ -13,6 +13,9 @@ from fedstrata.task import Task
 
 REVEALED = {
     "labels": "its number of examples of each class",
+    "loss": "its loss at the global model",
+    "accuracy": "the global model's accuracy on its data",
+    "gradient": "its gradient at the global model",
     "steps": "its number of local steps",
     "loss_variance": "the variance of its losses on one mini-batch",
     "gradient_variance": "the variance of its gradients on one mini-batch",

@@ -10,8 +10,10 @@ from typing import Any, Literal
 from fedstrata.core import Part, Recipe
 from fedstrata.errors import SettingError, near
 from fedstrata.parts import (
+    AFL,
     AWD,
     DC,
+    FOLB,
     LWS,
     AdaDecay,
     Adagrad,
@@ -26,6 +28,7 @@ from fedstrata.parts import (
     Dyn,
     Equal,
     Everyone,
+    FairFed,
     FedGAReconstruction,
     FixedShrink,
     Learned,
@@ -34,6 +37,7 @@ from fedstrata.parts import (
     Nova,
     PerLayer,
     Prox,
+    Q,
     Scaffold,
     SelectiveProx,
     Yogi,
@@ -212,6 +216,30 @@ def fedga_reconstruction(
     return recipe(**{"weigh": FedGAReconstruction(by, m)} | slots)
 
 
+def qfedavg(q: float = 1.0, **slots: Any) -> Recipe:
+    """Weigh clients by a power of their loss, for a fairer model.
+    Li et al., ICLR 2020 (q-FFL)."""
+    return recipe(**{"weigh": Q(q)} | slots)
+
+
+def afl(lr: float = 0.1, **slots: Any) -> Recipe:
+    """Let an adversary shift weight to the clients with the largest losses.
+    Mohri et al., ICML 2019."""
+    return recipe(**{"weigh": AFL(lr)} | slots)
+
+
+def fairfed(beta: float = 1.0, **slots: Any) -> Recipe:
+    """Take weight from clients whose accuracy is far from the common one.
+    Ezzeldin et al., AAAI 2023."""
+    return recipe(**{"weigh": FairFed(beta)} | slots)
+
+
+def folb(**slots: Any) -> Recipe:
+    """Weigh clients by how their gradient agrees with everybody's.
+    Nguyen et al., IEEE JSAC 2021."""
+    return recipe(**{"weigh": FOLB()} | slots)
+
+
 def awd(strength: float = 0.02, **slots: Any) -> Recipe:
     """Adaptive weight decay of the average, on the server.
     Ghiasi et al. 2023, as compared with in FedLWS."""
@@ -230,6 +258,7 @@ METHODS: dict[str, Callable[..., Recipe]] = {
         *(fedavg, fedavgm, fedadagrad, fedadam, fedyogi),
         *(fedprox, adaptive_fedprox, scaffold, feddyn, feddc, moon),
         *(fednova, feddisco, ldawa, fedadp, fedlayerwise, fedlaw, fedga_reconstruction),
+        *(qfedavg, afl, fairfed, folb),
         *(fedlws, awd, adadecay, fedbs, fedpbs),
     ]
 }

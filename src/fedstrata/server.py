@@ -113,7 +113,7 @@ def close_round(
             "reply was finite; lower the learning rate or the strength of the correction"
         )
     after = mix_buffers(server.buffers, replies.buffers, weights, round.share, buffers)
-    heard = server.stats | {n: _heard(server, n, v, replies.ids) for n, v in replies.stats.items()}
+    heard = server.stats | {n: _heard(server, n, v, replies.ids) for n, v in replies.stats.items() if v.dim() == 1}
     return replace(server, model=model, buffers=after, state=state, stats=heard, number=server.number + 1), round.notes
 
 

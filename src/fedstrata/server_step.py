@@ -104,8 +104,8 @@ def _heard(recipe: Recipe, layout: Layout, w: Tensor, kept: Arrays, replies: Seq
     buffers = {n: torch.stack([b[n] for _, b in rows]) for n in kept}
     stats = {"examples": torch.tensor([float(r.examples) for r in replies], dtype=torch.float64)}
     wanted = [(n, type(p).__name__) for p in recipe.parts().values() for n in p.needs - {"proxy", "features"}]
-    stats |= {n: _stat(n, replies, who) for n, who in wanted}
-    stats |= {"steps": _stat("steps", replies, "")} if all("steps" in r.stats for r in replies) else {}
+    stats |= {n: _stat(n, replies, who, layout) for n, who in wanted}
+    stats |= {"steps": _stat("steps", replies, "", layout)} if all("steps" in r.stats for r in replies) else {}
     uploads = {name: _uploads(layout, replies) for name in recipe.locals()}
     return Replies(torch.tensor(ids), delta, buffers, uploads, stats)
 
@@ -126,13 +126,25 @@ def _one(reply: Reply, layout: Layout, kept: Arrays) -> tuple[Tensor, Arrays]:
     return row, {n: given[n].to(old.dtype) for n, old in kept.items()}
 
 
-def _stat(name: str, replies: Sequence[Reply], who: str) -> Tensor:
+def _stat(name: str, replies: Sequence[Reply], who: str, layout: Layout) -> Tensor:
     """A measurement of every client, [K, ...]; "variance" stands for whichever variance is needed."""
     said = "variance" if name.endswith("_variance") and all("variance" in r.stats for r in replies) else name
     for r in replies:
         if said not in r.stats:
             raise NeedError(f"{who} needs {name!r} in the stats of every reply; client {r.client} has none")
-    return torch.stack([torch.as_tensor(np.asarray(r.stats[said]), dtype=torch.float64) for r in replies])
+    found = [_numbers(r.stats[said], layout) for r in replies]
+    for r, v in zip(replies, found, strict=True):
+        want = (layout.size,) if name == "gradient" else found[0].shape
+        if v.shape != want:
+            raise ModelError(f"client {r.client}: {name!r} has shape {tuple(v.shape)}, where {tuple(want)} is needed")
+    return torch.stack(found)
+
+
+def _numbers(value: Any, layout: Layout) -> Tensor:
+    """A measurement in float64; one by parameter name becomes a vector."""
+    if isinstance(value, Mapping):
+        return layout.flatten({n: torch.as_tensor(v) for n, v in value.items()}).double()
+    return torch.as_tensor(np.asarray(value), dtype=torch.float64)
 
 
 def _uploads(layout: Layout, replies: Sequence[Reply]) -> Arrays:

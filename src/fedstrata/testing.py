@@ -134,6 +134,7 @@ def _cohort(task: Task) -> Cohort:
     clients, ids = _clients(), torch.tensor(IDS)
     draw = torch.Generator().manual_seed(0)
     stats = {n: torch.rand(len(IDS), generator=draw, dtype=torch.float64) for n in PROBES}
+    stats["gradient"] = torch.rand(len(IDS), task.layout.size, generator=draw, dtype=task.layout.dtype)
     stats |= {"examples": torch.from_numpy(clients.sizes).double()[ids], "labels": clients.labels()[ids]}
     stats["steps"] = torch.arange(1.0, len(IDS) + 1, dtype=torch.float64)
     start = task.layout.flatten(dict(_net(task.layout.dtype).named_parameters()))

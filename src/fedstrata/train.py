@@ -21,7 +21,7 @@ from fedstrata.clients import Clients, Schedule, probe_batches, training_batches
 from fedstrata.core import Recipe, State, Turn
 from fedstrata.layout import Arrays
 from fedstrata.optim import Training
-from fedstrata.probes import measure
+from fedstrata.probes import MINI, WHOLE, measure
 from fedstrata.rng import seeded, torch_seed
 from fedstrata.task import Batch, Task
 
@@ -121,13 +121,16 @@ def survey(fed: Federation, errand: Errand) -> Arrays:
     """What K clients measure at the model they received, [K] each."""
     if not errand.probes:
         return {}
-    schedule = probe_batches(fed.clients, errand.ids, fed.training, fed.seed, errand.number)
-    batch = _gather(fed.clients, *schedule.batch(0, len(errand.ids)))
+    found: Arrays = {}
+    for names, whole in ((errand.probes & MINI.keys(), False), (errand.probes & WHOLE.keys(), True)):
+        schedule = probe_batches(fed.clients, errand.ids, fed.training, fed.seed, errand.number, whole)
+        batch = _gather(fed.clients, *schedule.batch(0, len(errand.ids)))
 
-    def measured(buffers: Arrays, batch: Arrays) -> Arrays:
-        return measure(errand.probes, fed.task, errand.start, buffers, Batch(**batch))
+        def measured(buffers: Arrays, batch: Arrays, names: frozenset[str] = names) -> Arrays:
+            return measure(names, fed.task, errand.start, buffers, Batch(**batch))
 
-    return over_clients(measured, errand.buffers, batch)
+        found |= over_clients(measured, errand.buffers, batch) if names else {}
+    return found
 
 
 def over_clients(f: Callable[..., Any], *args: Any) -> Any:

@@ -12,7 +12,7 @@ from tests.federations import PLAIN, final_model, flat, mlp, unequal_clients
 R = fs.recipes
 
 
-NOT_OF_ONE = {"scaffold", "feddyn", "feddc", "ldawa", "awd", "adadecay", "fedadagrad", "fedadam", "fedyogi"}
+NOT_OF_ONE = {"qfedavg", "scaffold", "feddyn", "feddc", "ldawa", "awd", "adadecay", "fedadagrad", "fedadam", "fedyogi"}
 """Methods that correct, decay or step from a single client's model too."""
 
 

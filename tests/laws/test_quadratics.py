@@ -16,7 +16,8 @@ def error(recipe: fs.Recipe, rounds: int = 200, **training) -> float:
     """Distance to the true optimum of five clients that disagree."""
     problem = quadratics()
     train = fs.SGD(**{"lr": 0.1, "batch": None, "epochs": 10} | training)
-    run = fs.simulate(recipe, problem.model(), problem.clients, rounds=rounds, training=train, loss="squared_error")
+    how = {"rounds": rounds, "training": train, "loss": "squared_error", "evaluate_every": rounds}
+    run = fs.simulate(recipe, problem.model(), problem.clients, **how)
     return (flat(run.model) - problem.optimum).norm().item()
 
 
@@ -27,20 +28,20 @@ def test_the_optimum_of_the_quadratics_is_where_their_mean_gradient_is_zero():
 
 
 def test_scaffold_reaches_the_optimum():
-    assert error(fs.recipes.scaffold()) < 1e-9
+    assert error(fs.recipes.scaffold(), rounds=120) < 1e-9
 
 
 def test_feddyn_reaches_the_optimum():
-    assert error(fs.recipes.feddyn(alpha=1.0)) < 1e-9
+    assert error(fs.recipes.feddyn(alpha=1.0), rounds=120) < 1e-9
 
 
 def test_feddc_reaches_the_optimum():
-    assert error(fs.recipes.feddc(alpha=0.5), rounds=400) < 1e-6
+    assert error(fs.recipes.feddc(alpha=1.0), rounds=60) < 1e-9
 
 
 @pytest.mark.parametrize("recipe", [fs.recipes.fedavg(), fs.recipes.fedprox(mu=1.0)])
 def test_averaging_of_drifted_clients_does_not(recipe):
-    assert error(recipe) > 0.1
+    assert error(recipe, rounds=40) > 0.1
 
 
 def test_without_drift_fedavg_reaches_it_too():
@@ -48,7 +49,7 @@ def test_without_drift_fedavg_reaches_it_too():
 
 
 def test_scaffold_counts_steps_not_epochs():
-    assert error(fs.recipes.scaffold(), batch=2, epochs=1, rounds=300) < 0.5  # batches of different rows: near it
+    assert error(fs.recipes.scaffold(), batch=2, epochs=1, rounds=100) < 0.5  # batches of different rows: near it
 
 
 def test_feddyn_memory_is_the_gradient_at_an_exact_local_solution():
