@@ -237,7 +237,7 @@ def usable_device(name: str) -> torch.device:
     try:
         device = torch.device(name)
         torch.zeros(1, device=device)
-    except (RuntimeError, AssertionError, NotImplementedError) as e:
+    except (RuntimeError, AssertionError) as e:
         why = str(e).splitlines()[0]
         raise SettingError(f"the device {name!r} cannot be used here ({why}); choose cpu or cuda") from None
     return device
