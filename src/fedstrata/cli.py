@@ -55,7 +55,8 @@ def run(
 ) -> None:
     """Run one experiment and write its run folder."""
     settings = read_toml(experiment) if experiment is not None else {}
-    name = str(method or settings.get("method") or ("fedavg" if "recipe" not in settings else experiment))
+    file = experiment.stem if experiment is not None else ""
+    name = str(method or settings.get("method") or ("fedavg" if "recipe" not in settings else file))
     if method is not None:
         settings.pop("recipe", None)
     if "recipe" not in settings:
@@ -67,7 +68,7 @@ def run(
     for assignment in set_ or []:
         put(settings, assignment)
     exp = Experiment.of(settings)
-    short = "-".join(re.findall(r"\w+", re.sub(r"\(.*?\)", "", Path(name).stem))) or "recipe"
+    short = "-".join(re.findall(r"\w+", re.sub(r"\(.*?\)", "", name))) or "recipe"  # without the settings in brackets
     folder = out_dir or new_folder(short)
     err.print(split_in_words(describe(exp.clients())), highlight=False)
     with Watcher(err, {name: exp.rounds}) as watcher:

@@ -96,6 +96,11 @@ def test_a_run_in_which_nobody_is_usable_says_so(capsys):
     assert json.loads(shown.splitlines()[-1])["dropped"] == 40
 
 
+def test_a_run_folder_is_called_after_the_methods_in_it(capsys, tmp_path):
+    assert fedstrata("run", "--method", "fedprox(mu=0.5) + lws(beta=0.1)", "--rounds", "1") == 0
+    assert [p.name.partition("-")[2].partition("-")[2] for p in (tmp_path / "runs").iterdir()] == ["fedprox-lws"]
+
+
 def test_without_a_folder_a_new_one_is_made_below_runs(capsys, tmp_path):
     for _ in range(2):
         assert fedstrata("run", "--rounds", "1") == 0
