@@ -103,7 +103,8 @@ def descend(
     given = tree_map(lambda v: v[there], _given(fed, errand, stats))
     w = errand.start.repeat(len(order), 1)
     buffers, optimizer = tree_map(lambda v: v[there], (errand.buffers, _optimizer(fed, errand)))
-    noise = torch.tensor([torch_seed(fed.seed, "noise", errand.number, errand.ids[i]) for i in order]).to(w.device)
+    draws = order if fed.task.noisy else []
+    noise = torch.tensor([torch_seed(fed.seed, "noise", errand.number, errand.ids[i]) for i in draws]).to(w.device)
     direction = partial(_direction, fed, errand.start, lr)
     for step in range(schedule.count.shape[1]):
         active = int((schedule.steps > step).sum())
@@ -119,17 +120,17 @@ def descend(
 
 def survey(fed: Federation, errand: Errand) -> Arrays:
     """What K clients measure at the model they received, [K] each."""
-    if not errand.probes:
-        return {}
     found: Arrays = {}
     for names, whole in ((errand.probes & MINI.keys(), False), (errand.probes & WHOLE.keys(), True)):
+        if not names:
+            continue
         schedule = probe_batches(fed.clients, errand.ids, fed.training, fed.seed, errand.number, whole)
         batch = _gather(fed.clients, *schedule.batch(0, len(errand.ids)))
 
         def measured(buffers: Arrays, batch: Arrays, names: frozenset[str] = names) -> Arrays:
             return measure(names, fed.task, errand.start, buffers, Batch(**batch))
 
-        found |= over_clients(measured, errand.buffers, batch) if names else {}
+        found |= over_clients(measured, errand.buffers, batch)
     return found
 
 
