@@ -60,7 +60,7 @@ RICH: list[Value] = [
     IID(clients=3, min_size=0),
     Dirichlet(clients=7, alpha=1e-3),
     Recipe(Sample(k=2), Equal(), (Prox(PerLayer((1.0,))), Scaffold()), (LWS(),), (LWS(0.5), FixedShrink())),
-    Experiment(fedprox(mu=0.1, select=Sample(k=10)), partition=IID(clients=4), training=AdamW(batch=3), chunk=2),
+    Experiment(recipe=fedprox(mu=0.1, select=Sample(k=10)), partition=IID(clients=4), training=AdamW(batch=3), chunk=2),
 ]
 
 
@@ -228,7 +228,7 @@ def test_a_wrong_type_is_a_sentence(make: Callable[..., Value], given: dict[str,
         (lambda: Sample(k=1, fraction=0.1), "Sample needs either k or fraction"),
         (lambda: SGD(nesterov=True), "SGD.nesterov needs a momentum above 0"),
         (lambda: Dirichlet(alpha=0), "Dirichlet.alpha must be above 0; got 0.0"),
-        (lambda: Experiment(fedavg(), rounds=0), "rounds must be at least 1; got 0"),
+        (lambda: Experiment(recipe=fedavg(), rounds=0), "rounds must be at least 1; got 0"),
     ],
 )
 def test_an_impossible_value_is_a_sentence(build: Callable[[], Value], sentence: str):

@@ -6,7 +6,6 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, final
 
-from fedstrata.buffers import BufferPolicy
 from fedstrata.clients import Clients
 from fedstrata.core import Recipe
 from fedstrata.data.datasets import balanced, dataset
@@ -15,15 +14,14 @@ from fedstrata.models import model
 from fedstrata.optim import SGD, Training
 from fedstrata.parse import parse_recipe
 from fedstrata.partition import Dirichlet, Partition
-from fedstrata.server import OnNonFinite
-from fedstrata.simulate import Plan, Run, RuntimeName, simulate
-from fedstrata.values import Value, sibling
+from fedstrata.simulate import Plan, Run, simulate
+from fedstrata.values import sibling
 
 
 @final
-@dataclass(frozen=True)
-class Experiment(Value):
-    """Data, its partition, a model, how clients train, the recipe, and how long."""
+@dataclass(frozen=True, kw_only=True)
+class Experiment(Plan):
+    """A plan, and what it is about: data, its partition, a model, how clients train, the recipe."""
 
     recipe: Recipe
     data: str = "digits"
@@ -31,21 +29,7 @@ class Experiment(Value):
     model: str = "mlp"
     training: Training = field(default_factory=lambda: SGD(lr=0.1, batch=20, epochs=4))
     rounds: int = 30
-    seed: int = 0
     proxy: int | None = None  # examples for the server, class-balanced, taken out of the test set
-    buffers: BufferPolicy = "average"
-    on_nonfinite: OnNonFinite = "drop"
-    evaluate_every: int = 1
-    runtime: RuntimeName = "simulator"
-    chunk: int | None = None
-    device: str = "cpu"
-
-    def validate(self) -> None:
-        self.plan()
-
-    def plan(self) -> Plan:
-        """How the run goes, checked."""
-        return Plan(**{f.name: getattr(self, f.name) for f in fields(Plan)})
 
     @classmethod
     def of(cls, settings: Mapping[str, Any]) -> "Experiment":
@@ -58,10 +42,6 @@ class Experiment(Value):
             check("recipe" not in settings, "give either method or recipe, not both")
             settings["recipe"] = parse_recipe(str(settings.pop("method"))).to_dict()
         return cls.from_dict(merged(DEFAULTS, settings))
-
-    def settings(self) -> dict[str, Any]:
-        """What its TOML file says."""
-        return {k: v for k, v in self.to_dict().items() if k != "kind"}
 
     def clients(self) -> Clients:
         """Who owns which training examples."""
@@ -82,11 +62,11 @@ class Experiment(Value):
             out=out,
             settings=self.settings(),
             on_round=on_round,
-            **self.plan().settings(),
+            **{f.name: getattr(self, f.name) for f in fields(Plan)},
         )
 
 
-DEFAULTS = Experiment(parse_recipe("fedavg")).settings()
+DEFAULTS = Experiment(recipe=parse_recipe("fedavg")).settings()
 """What an experiment says unless told otherwise."""
 
 

@@ -273,13 +273,10 @@ def combine(*terms: Recipe | Part) -> Recipe:
     one: dict[str, Part] = {}
     many: dict[str, list[Part]] = {"local": [], "server": [], "shrink": []}
     for part in (p for t in terms for p in (t.parts().values() if isinstance(t, Recipe) else [t])):
-        slot = part.slot
-        if slot in many:
-            many[slot].append(part)
-        elif slot in one and part != one[slot] and part not in DEFAULTS.values() and one[slot] != DEFAULTS[slot]:
-            raise SettingError(f"a recipe has one {slot} part, not both {one[slot]!r} and {part!r}")
-        elif slot not in one or part not in DEFAULTS.values():
-            one[slot] = part
+        if part.slot in many:
+            many[part.slot].append(part)
+        elif part != DEFAULTS[part.slot] and one.setdefault(part.slot, part) != part:
+            raise SettingError(f"a recipe has one {part.slot} part, not both {one[part.slot]!r} and {part!r}")
     return recipe(**one, **{slot: tuple(parts) for slot, parts in many.items()})
 
 

@@ -5,7 +5,7 @@ from copy import deepcopy
 from dataclasses import dataclass, replace
 from pathlib import Path
 from time import perf_counter
-from typing import Any, Literal, final
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -35,10 +35,9 @@ Examples = tuple[Any, Any]
 RuntimeName = Literal["simulator", "apart"]
 
 
-@final
 @dataclass(frozen=True)
 class Plan(Value):
-    """How a run goes, beside its recipe, model, data and training."""
+    """How a run goes, whatever it is about; an experiment is a plan with the rest."""
 
     rounds: int
     seed: int = 0
@@ -50,7 +49,7 @@ class Plan(Value):
     device: str = "cpu"
 
     def settings(self) -> dict[str, Any]:
-        """What an experiment's TOML file says of it."""
+        """What its TOML file says."""
         return {k: v for k, v in self.to_dict().items() if k != "kind"}
 
     def validate(self) -> None:
