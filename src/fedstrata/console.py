@@ -15,6 +15,7 @@ from rich.text import Text
 from fedstrata.core import Recipe
 from fedstrata.cost import CostCard, cost_card
 from fedstrata.models import model as make_model
+from fedstrata.optim import SGD
 from fedstrata.parse import parse_recipe
 from fedstrata.recipes import METHODS
 from fedstrata.report.tables import described
@@ -66,7 +67,7 @@ def split_in_words(facts: Mapping[str, Any]) -> str:
 def explain_method(console: Console | None, text: str, model: str) -> tuple[Recipe, CostCard]:
     """A method's parts with their equations, and its cost card; shown on the console if there is one."""
     recipe = parse_recipe(text)
-    network = make_model(model, (1, 8, 8), 10)
+    network, _ = recipe.adapt(make_model(model, (1, 8, 8), 10), SGD(), 0)
     task = Task.of(network)
     recipe.check(frozenset(recipe.needs) - ({"features"} if task.classifier is None else set()))
     card = cost_card(recipe, task, buffers_of(network))

@@ -9,10 +9,8 @@ from typing import Any
 from fedstrata.core import Part, Recipe
 from fedstrata.errors import SettingError, near
 from fedstrata.parts import PerLayer
-from fedstrata.recipes import DEFAULTS, METHODS, combine
+from fedstrata.recipes import DEFAULTS, METHODS, SLOTS, combine
 from fedstrata.values import kinds, refuse_unknown
-
-SLOTS = ("select", "local", "weigh", "server", "shrink")
 
 
 def parse_recipe(text: str) -> Recipe:

@@ -63,8 +63,11 @@ class Value(ABC):
 
     @property
     def fingerprint(self) -> str:
-        """Twelve hexadecimal digits that are the same for equal values, in any process, on any machine."""
-        text = json.dumps(self.to_dict(), sort_keys=True, separators=(",", ":"))
+        """Twelve hexadecimal digits that are the same for equal values, in any process, on any machine.
+
+        Settings left at their defaults do not enter, so that a new setting of a part changes no old fingerprint.
+        """
+        text = json.dumps(_essence(self), sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
@@ -153,6 +156,20 @@ def _words(hint: Any) -> str:
         return "one of " + ", ".join(map(repr, get_args(hint)))
     names = {int: "a whole number", float: "a number", str: "a text", bool: "true or false", NoneType: "nothing"}
     return names.get(hint, f"a {getattr(hint, '__name__', hint)}")
+
+
+def _essence(value: Any) -> Any:
+    """A value as plain data without the settings that are left at their defaults."""
+    if isinstance(value, tuple):
+        return [_essence(v) for v in value]
+    if not isinstance(value, Value):
+        return value
+    set_ = {f.name: getattr(value, f.name) for f in _fields(type(value)) if getattr(value, f.name) != _default(f)}
+    return {"kind": type(value).__name__} | {n: _essence(v) for n, v in set_.items()}
+
+
+def _default(field: Any) -> Any:
+    return field.default if field.default_factory is MISSING else field.default_factory()
 
 
 def _plain(value: Any) -> Any:

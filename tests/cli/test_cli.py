@@ -55,7 +55,7 @@ def test_a_run_folder_is_named_and_can_be_run_again(capsys):
     assert fedstrata(*args.split()) == 0
     assert "The run folder is a" in capsys.readouterr().out
     assert fedstrata("run", "a/experiment.toml", "--out", "b", "--json") == 0
-    assert settings_of("b")["recipe"]["local"][0] == {"kind": "Prox", "mu": 0.3}
+    assert settings_of("b")["recipe"]["local"][0] == {"kind": "Prox", "mu": 0.3, "plain_sgd": False}
     assert settings_of("b")["training"]["lr"] == 0.2
     assert read_rounds("a")[-1]["test"] == read_rounds("b")[-1]["test"]
 
