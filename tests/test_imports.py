@@ -10,7 +10,7 @@ ORDER = [
     "version", "errors", "values", "rng", "toml", "optim", "layout", "batchnorm", "dropout", "task", "clients", "data",
     "partition", "probes", "models", "core", "parts", "recipes", "parse", "papers", "decisions", "buffers", "server",
     "train", "testing", "runtimes", "evaluate", "record", "simulate", "server_step", "experiment", "cost", "explain",
-    "report", "console", "__init__", "cli", "__main__",
+    "report", "console", "pages", "__init__", "cli", "__main__",
 ]  # fmt: skip
 LATE = {("optim", "layout")}  # for the name of a type alone
 
