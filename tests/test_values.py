@@ -211,7 +211,7 @@ def test_true_is_not_a_choice_of_one():
         (PerLayer, {"values": [1.0, "b"]}, r"PerLayer.values\[1\] must be a number; got 'b'"),
         (fedavg, {"select": BySize()}, r"Recipe.select must be a Select; got BySize\(\)"),
         (fedavg, {"local": (Prox(), BySize())}, r"Recipe.local\[1\] must be a Local; got BySize\(\)"),
-        (SelectiveProx, {"threshold": "mean"}, "SelectiveProx.threshold must be a number or one of 'median'"),
+        (SelectiveProx, {"threshold": "mean"}, "SelectiveProx.threshold must be a number or 'median'"),
     ],
 )
 def test_a_wrong_type_is_a_sentence(make: Callable[..., Value], given: dict[str, Any], sentence: str):

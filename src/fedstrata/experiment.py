@@ -12,7 +12,7 @@ from fedstrata.data.datasets import dataset, held_out
 from fedstrata.errors import SettingError, check
 from fedstrata.models import model
 from fedstrata.optim import SGD, Training
-from fedstrata.parse import parse_recipe
+from fedstrata.parse import load_outside, parse_recipe
 from fedstrata.partition import Dirichlet, Partition
 from fedstrata.simulate import Plan, Run, simulate
 from fedstrata.values import sibling
@@ -40,6 +40,7 @@ class Experiment(Plan):
     @classmethod
     def of(cls, settings: Mapping[str, Any]) -> "Experiment":
         """From a nested dictionary, as a TOML file has it; what it leaves out takes its default."""
+        load_outside()
         settings = dict(settings)
         if "made_in_python" in settings:
             made = f"its model and data were given in Python ({settings['made_in_python']})"

@@ -47,14 +47,14 @@ def _term(name: str, settings: dict[str, Any]) -> Recipe | Part:
 
 
 @cache
-def _outside() -> None:
+def load_outside() -> None:
     """Import the parts that other packages register under the entry point "fedstrata.parts"."""
     for point in entry_points(group="fedstrata.parts"):
         point.load()
 
 
 def _parts() -> dict[str, Any]:
-    _outside()
+    load_outside()
     return kinds(Part)
 
 
