@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from fedstrata import __version__
+from fedstrata import __version__, cli_data
 from fedstrata.console import Watcher, show_explanation, split_in_words
 from fedstrata.core import Recipe
 from fedstrata.errors import DataError, FedstrataError
@@ -33,6 +33,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     help="Federated learning on data that differs from client to client.",
 )
+app.add_typer(cli_data.app, name="data")
 out, err = Console(), Console(stderr=True)
 
 PROXY = 200
@@ -50,7 +51,9 @@ def _version(version: Annotated[bool, typer.Option("--version", help="Show the v
 def run(
     experiment: Annotated[Path | None, typer.Argument(help="A TOML file; the options below overrule it.")] = None,
     method: Annotated[str | None, typer.Option(help="A method, e.g. fedlws or 'fedlws(beta=0.05)'.")] = None,
-    data: Annotated[str | None, typer.Option(help="A data set: digits.")] = None,
+    data: Annotated[str | None, typer.Option(help="A data set (fedstrata data list), or a file of yours.")] = None,
+    label: Annotated[str | None, typer.Option(help="The column of the labels in a file of yours.")] = None,
+    client: Annotated[str | None, typer.Option(help="The column of the clients in a file of yours.")] = None,
     clients: Annotated[int | None, typer.Option(help="How many clients the data is split over.")] = None,
     alpha: Annotated[float | None, typer.Option(help="Label skew of the Dirichlet split: small is strong.")] = None,
     model: Annotated[str | None, typer.Option(help="logreg, mlp, cnn or cnn_bn.")] = None,
@@ -70,7 +73,8 @@ def run(
         settings["recipe"] = parse_recipe(name).to_dict()
         settings.pop("method", None)
     split = {k: v for k, v in (("clients", clients), ("alpha", alpha)) if v is not None}
-    plain = {"data": data, "model": model, "rounds": rounds, "seed": seed, "partition": split or None}
+    plain = {"data": data, "label": label, "client": client, "model": model, "rounds": rounds, "seed": seed}
+    plain |= {"partition": split or None}
     settings = merged(settings, {k: v for k, v in plain.items() if v is not None})
     for assignment in set_ or []:
         put(settings, assignment)

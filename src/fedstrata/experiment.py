@@ -6,9 +6,10 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, final
 
+from fedstrata.augment import Augment
 from fedstrata.clients import Clients
 from fedstrata.core import Recipe
-from fedstrata.data.datasets import dataset, held_out
+from fedstrata.data import Dataset, dataset, held_out
 from fedstrata.errors import SettingError, check
 from fedstrata.models import model
 from fedstrata.optim import SGD, Training
@@ -24,16 +25,21 @@ class Experiment(Plan):
     """A plan, and what it is about: data, its partition, a model, how clients train, the recipe."""
 
     recipe: Recipe
-    data: str = "digits"
+    data: str = "digits"  # a name, or the path of a file of one's own
+    label: str = "label"  # the column of the labels in such a file, and that of the clients
+    client: str = "client"
+    val: float | None = None  # this share of the training examples is set aside to validate on
     partition: Partition = field(default_factory=lambda: Dirichlet(clients=20, alpha=0.1))
     model: str = "mlp"
     training: Training = field(default_factory=lambda: SGD(lr=0.1, batch=20, epochs=4))
+    augment: Augment | None = None  # random crops and flips of the training images
     rounds: int = 30
     proxy: int | None = None  # examples for the server, taken out of the test set, as many of each class
     proxy_tail: float = 1.0  # below 1 it is long-tailed: the last class has this share of the first one's examples
 
     def validate(self) -> None:
         super().validate()
+        check(self.val is None or 0 < self.val < 1, f"val must be a share in (0, 1); got {self.val}")
         check(self.proxy is None or self.proxy >= 1, f"proxy must be at least 1; got {self.proxy}")
         check(0 < self.proxy_tail <= 1, f"proxy_tail must be in (0, 1]; got {self.proxy_tail}")
 
@@ -50,19 +56,30 @@ class Experiment(Plan):
             settings["recipe"] = parse_recipe(str(settings.pop("method"))).to_dict()
         return cls.from_dict(merged(DEFAULTS, settings))
 
-    def clients(self) -> Clients:
-        """Who owns which training examples."""
-        return self.partition.split(*dataset(self.data).train, seed=self.seed)
+    def dataset(self) -> Dataset:
+        """What it trains and tests on."""
+        data = dataset(self.data, self.label, self.client)
+        return data if self.val is None else data.with_val(self.val)
 
-    def run(self, out: str | Path | None = None, on_round: Callable[[dict[str, Any]], None] | None = None) -> Run:
-        """Run it."""
-        data = dataset(self.data)
+    def clients(self, data: Dataset | None = None) -> Clients:
+        """Who owns which training examples."""
+        return self.partition.split(*(data or self.dataset()).train, seed=self.seed)
+
+    def run(
+        self,
+        out: str | Path | None = None,
+        on_round: Callable[[dict[str, Any]], None] | None = None,
+        data: Dataset | None = None,
+    ) -> Run:
+        """Run it; the data can be given where it was loaded already."""
+        data = data or self.dataset()
         proxy, test = held_out(data.test, self.proxy, self.proxy_tail) if self.proxy is not None else (None, data.test)
         return simulate(
             self.recipe,
             model(self.model, data.shape, data.classes, self.seed),
-            self.clients(),
+            self.clients(data),
             training=self.training,
+            augment=self.augment,
             test=test,
             val=data.val,
             proxy=proxy,

@@ -11,6 +11,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+from fedstrata.augment import Augment
 from fedstrata.buffers import BufferPolicy
 from fedstrata.clients import Clients, cast, pair
 from fedstrata.core import Proxy, Recipe, State
@@ -89,6 +90,7 @@ def simulate(
     proxy: Examples | None = None,
     loss: str | Loss = "cross_entropy",
     metrics: Mapping[str, Loss] | None = None,
+    augment: Augment | None = None,
     seed: int = 0,
     buffers: BufferPolicy = "average",
     on_nonfinite: OnNonFinite = "drop",
@@ -114,7 +116,7 @@ def simulate(
     data = Clients.of(clients).owned().to(*place)
     if metrics is None and not isinstance(loss, str) and not data.y.is_floating_point():
         metrics = {"accuracy": accuracy}
-    fed = Federation(algorithm, Task.of(model, loss, metrics, device), data, training, seed, plan.buffers)
+    fed = Federation(algorithm, Task.of(model, loss, metrics, device), data, training, seed, plan.buffers, augment)
     algorithm.check(_have(fed, proxy))
     server = _first(fed, model)
     fed.task.try_out(server.model, server.buffers, data.x, data.y)

@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.func import grad, vmap
 from torch.utils._pytree import tree_leaves, tree_map
 
+from fedstrata.augment import Augment
 from fedstrata.buffers import BufferPolicy
 from fedstrata.clients import Clients, Schedule, all_batches, probe_batches, training_batches
 from fedstrata.core import Recipe, State, Turn
@@ -45,6 +46,7 @@ class Federation:
     training: Training
     seed: int = 0
     buffers: BufferPolicy = "average"
+    augment: Augment | None = None
 
 
 @dataclass(frozen=True)
@@ -108,11 +110,14 @@ def descend(
     buffers, optimizer = tree_map(lambda v: v[there], (errand.buffers, _optimizer(fed, errand)))
     draws = order if fed.task.noisy else []
     noise = torch.tensor([torch_seed(fed.seed, "noise", errand.number, errand.ids[i]) for i in draws]).to(w.device)
+    changes = _changes(fed, errand, order, schedule)
     direction = partial(_direction, fed, errand.start, lr)
     for step in range(schedule.count.shape[1]):
         active = int((schedule.steps > step).sum())
         head = partial(tree_map, lambda v, a=active: v[:a])
         batch = _gather(fed.clients, *schedule.batch(step, active))
+        if fed.augment is not None:
+            batch["x"] = fed.augment.apply(batch["x"], changes[:active, step, : batch["x"].shape[1]])
         batch |= {"noise": noise[:active] + step} if fed.task.noisy else {}
         gradient, after = over_clients(direction, w[:active], head(buffers), head(given), batch)
         moved, state = fed.training.update(w[:active], fed.training.clipped(gradient), head(optimizer), lr)
@@ -207,6 +212,17 @@ def _turns(fed: Federation, start: Tensor, given: Given, lr: float, **end: Any) 
     brief, memory, stats, buffers = given
     common = fed.task, fed.training, start, buffers
     return {n: Turn(*common, brief[n], memory[n], stats, lr, **end) for n in fed.recipe.locals()}
+
+
+def _changes(fed: Federation, errand: Errand, order: np.ndarray, schedule: Schedule) -> Tensor:
+    """How the images of each client's batches are changed, [K, S, B, 3]; nothing where they are not."""
+    if fed.augment is None:
+        return errand.start.new_zeros(0)
+    drawn = np.zeros((*schedule.index.shape, 3), np.int64)
+    for k, i in enumerate(order):
+        steps, batch = int(schedule.steps[k]), int(schedule.count[k].max())
+        drawn[k, :steps, :batch] = fed.augment.draw(fed.seed, errand.number, errand.ids[i], steps, batch)
+    return torch.from_numpy(drawn).to(errand.start.device)
 
 
 def _optimizer(fed: Federation, errand: Errand) -> Arrays:

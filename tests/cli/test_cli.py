@@ -31,16 +31,6 @@ def last_json(capsys) -> dict:
     return json.loads(capsys.readouterr().out.splitlines()[-1])
 
 
-@pytest.mark.parametrize("name", METHODS)
-def test_every_method_runs_from_the_command_line(name, capsys):
-    args = f"run --method {name} --data digits --clients 20 --alpha 0.1 --rounds 2 --set proxy=200 --json".split()
-    assert fedstrata(*args) == 0
-    said = last_json(capsys)
-    assert said["method"] == name
-    assert said["rounds"] == 2
-    assert 0 <= said["test"]["accuracy"] <= 1
-
-
 def test_fedavg_learns_digits_with_the_default_settings(capsys):
     args = "run --method fedavg --data digits --clients 20 --alpha 0.1 --rounds 20 --json"
     assert fedstrata(*args.split()) == 0
@@ -214,6 +204,8 @@ def test_chunks_of_1_7_and_20_agree():
 def test_every_method_runs_on_digits_alone_and_shrunk(name, plus, capsys):
     assert fedstrata("run", "--method", name + plus, "--rounds", "5", "--set", "evaluate_every=5", "--json") == 0
     seen = last_json(capsys)
+    assert seen["method"] == name + plus
+    assert seen["rounds"] == 5
     assert np.isfinite([seen["test"]["loss"], seen["train"]["loss"]]).all()
     assert seen["dropped"] == 0
 

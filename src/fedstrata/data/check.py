@@ -1,0 +1,49 @@
+"""Is a data set here, and is it the published one?"""
+
+from dataclasses import dataclass
+
+from fedstrata.data.download import checksum, missing
+from fedstrata.data.public import PUBLIC
+from fedstrata.data.sources import SOURCES
+from fedstrata.data.store import root
+from fedstrata.errors import DataError
+
+EXPECTED = {
+    "mnist": (60_000, 10_000), "fashion_mnist": (60_000, 10_000), "cifar10": (50_000, 10_000),
+    "cifar100": (50_000, 10_000), "tiny_imagenet": (100_000, 10_000), "uci_har": (7_352, 2_947),
+    "ag_news": (120_000, 7_600), "sogou_news": (450_000, 60_000), "amazon": (6_400, 1_600),
+}  # fmt: skip
+"""Examples to train on and to test on."""
+
+
+@dataclass(frozen=True)
+class Checked:
+    """What was found: "published", "readable" (but not the published files), "absent" or "broken"."""
+
+    state: str
+    said: str
+
+    @property
+    def usable(self) -> bool:
+        """Whether experiments can use it."""
+        return self.state in ("published", "readable")
+
+
+def check_files(name: str) -> Checked:
+    """Compare the files with the publisher's checksums, and what is in them with what should be."""
+    source = SOURCES[name]
+    if lacking := missing(source):
+        return Checked("absent", f"{len(lacking)} of {len(source.files)} files are not in {root()}")
+    sums = {f.path: f.md5 for f in source.files if f.md5 is not None}
+    changed = [path for path, known in sums.items() if checksum(root() / path) != known]
+    try:
+        data = PUBLIC[name]()
+    except DataError as e:
+        return Checked("broken", str(e))
+    counts = len(data.train[1]), len(data.test[1])
+    said = f"{counts[0]:,} + {counts[1]:,} examples of {data.classes} classes"
+    if changed or counts != EXPECTED[name]:
+        why = [f"{p} has another checksum" for p in changed]
+        why += [f"{EXPECTED[name][0]:,} + {EXPECTED[name][1]:,} are published"] if counts != EXPECTED[name] else []
+        return Checked("readable", f"{said}; {', '.join(why)}")
+    return Checked("published", said + ("" if len(sums) == len(source.files) else "; its publisher gives no checksums"))

@@ -1,0 +1,178 @@
+"""The user's own data: a file or a folder becomes a data set, or a sentence says what is wrong with it."""
+
+import csv
+import zipfile
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from fedstrata.data.examples import Dataset
+from fedstrata.data.formats import image
+from fedstrata.errors import DataError, near
+from fedstrata.rng import rng
+
+TEST_SHARE = 0.2
+"""Of every client's examples, where a file brings none to test on."""
+
+PICTURES = (".png", ".jpg", ".jpeg", ".bmp", ".webp")
+
+
+def load_own(path: Path, label: str = "label", client: str = "client") -> Dataset:
+    """An .npz, .csv or .parquet file, a folder of pictures by client and class, or a Hugging Face data set on disk."""
+    if not path.exists():
+        raise DataError(f"there is no file or folder {path}")
+    if path.is_dir():
+        hugging = (path / "dataset_info.json").exists() or (path / "dataset_dict.json").exists()
+        return _of_hugging_face(path, label, client) if hugging else _of_pictures(path)
+    kinds = {".npz": _of_npz, ".csv": _of_csv, ".parquet": _of_parquet}
+    if path.suffix.lower() not in kinds:
+        raise DataError(f"{path} is not a file that can be read as data; give .npz, .csv or .parquet, or a folder")
+    return kinds[path.suffix.lower()](path, label, client)
+
+
+def _of_npz(path: Path, label: str, client: str) -> Dataset:
+    """x, y and perhaps client; perhaps x_test and y_test."""
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            arrays = {n: file[n] for n in file.files}
+    except (ValueError, OSError, zipfile.BadZipFile) as e:
+        raise DataError(f"{path} cannot be read as arrays: {e}") from None
+    y = next((n for n in ("y", label) if n in arrays), None)
+    if "x" not in arrays or y is None:
+        raise DataError(f"{path} needs the arrays x and y; it has {', '.join(sorted(arrays)) or 'none'}")
+    test = None
+    if "x_test" in arrays and "y_test" in arrays:
+        test = arrays["x_test"].astype(np.float32), _labels(arrays["y_test"], path, "y_test")
+    return _dataset(path, arrays["x"].astype(np.float32), arrays[y], arrays.get(client), test)
+
+
+def _of_csv(path: Path, label: str, client: str) -> Dataset:
+    """A column of labels, perhaps one of clients, and numbers."""
+    with path.open(encoding="utf-8-sig", newline="") as file:
+        rows = [r for r in csv.reader(file) if r]
+    if len(rows) < 2:
+        raise DataError(f"{path} needs a line of column names and lines of values; it has {len(rows)} lines")
+    names, body = [n.strip() for n in rows[0]], rows[1:]
+    for number, row in enumerate(body, 2):
+        if len(row) != len(names):
+            raise DataError(f"{path}, line {number}: {len(row)} values where there are {len(names)} columns")
+    return _of_table(path, {n: np.array([r[i].strip() for r in body]) for i, n in enumerate(names)}, label, client)
+
+
+def _of_parquet(path: Path, label: str, client: str) -> Dataset:
+    try:
+        from pyarrow import ArrowInvalid, parquet
+    except ImportError:
+        raise DataError("Parquet files need pyarrow: pip install 'fedstrata[parquet]'") from None
+    try:
+        table = parquet.read_table(path)
+    except (ArrowInvalid, OSError) as e:
+        raise DataError(f"{path} cannot be read as Parquet: {e}") from None
+    return _of_table(path, {n: np.asarray(table[n]) for n in table.column_names}, label, client)
+
+
+def _of_hugging_face(path: Path, label: str, client: str) -> Dataset:
+    try:
+        from datasets import DatasetDict, load_from_disk  # pyright: ignore[reportMissingImports]
+    except ImportError:
+        raise DataError("a Hugging Face folder needs datasets: pip install 'fedstrata[huggingface]'") from None
+    loaded: Any = load_from_disk(str(path))
+    table = loaded["train"] if isinstance(loaded, DatasetDict) else loaded
+    return _of_table(path, {n: np.asarray(table[n]) for n in table.column_names}, label, client)
+
+
+def _of_table(path: Path, columns: dict[str, np.ndarray], label: str, client: str) -> Dataset:
+    """Every column but those of labels and clients is a feature."""
+    if label not in columns:
+        raise DataError(f"{path} has no column {label!r} for the labels; {near(label, columns)}. Say which by --label")
+    names = [n for n in columns if n not in (label, client)]
+    if not names:
+        raise DataError(f"{path} has no column of features beside the labels and clients")
+    x = np.concatenate([_numbers(columns[n], path, n) for n in names], 1)
+    return _scaled(_dataset(path, x, columns[label], columns.get(client), None))
+
+
+def _of_pictures(folder: Path) -> Dataset:
+    """folder/client/class/picture, or folder/class/picture; all pictures of one size."""
+    files = sorted(p for p in folder.rglob("*") if p.suffix.lower() in PICTURES)
+    depths = {len(p.relative_to(folder).parts) for p in files}
+    if not files or (not depths <= {2} and not depths <= {3}):
+        raise DataError(f"{folder} needs pictures as client/class/picture or class/picture; found {len(files)} of them")
+    classes = sorted({p.parent.name for p in files})
+    pixels = [image(p) for p in files]
+    if len(shapes := {p.shape for p in pixels}) > 1:
+        some = ", ".join(f"{w}x{h}" for _, h, w in sorted(shapes)[:3])
+        raise DataError(f"the pictures in {folder} have different sizes ({some}); make them one size first")
+    x = (np.stack(pixels).astype(np.float32) / 255 - 0.5) / 0.5
+    y = np.array([classes.index(p.parent.name) for p in files])
+    owner = np.array([p.parents[1].name for p in files]) if depths == {3} else None
+    return _dataset(folder, x, y, owner, None)
+
+
+def _dataset(path: Path, x: np.ndarray, y: np.ndarray, owner: np.ndarray | None, test: Any) -> Dataset:
+    """Checked, and cut into training and test where it comes in one piece."""
+    y = _labels(y, path, "the labels")
+    if not len(x) == len(y) == (len(y) if owner is None else len(owner)):
+        others = f", {len(owner)} clients" if owner is not None else ""
+        raise DataError(f"{path} has {len(x)} examples, {len(y)} labels{others}; they must be as many")
+    if bad := np.flatnonzero(~np.isfinite(x).reshape(len(x), -1).all(1)).tolist():
+        raise DataError(f"{path}: example {bad[0]} has features that are NaN or infinite ({len(bad)} do); clean them")
+    if owner is not None and len(np.unique(owner)) < 2:
+        raise DataError(f"{path} has one client only, {str(owner[0])!r}; a federation needs two or more")
+    classes = int(max(y.max(), test[1].max() if test is not None else 0)) + 1
+    if test is None:
+        rows = _test_rows(y if owner is None else owner)
+        test = x[rows], y[rows]
+        x, y, owner = x[~rows], y[~rows], owner[~rows] if owner is not None else None
+    train, tested = ((torch.from_numpy(a), torch.from_numpy(b)) for a, b in ((x, y), test))
+    return Dataset(train, tested, classes, owner=owner)
+
+
+def _scaled(data: Dataset) -> Dataset:
+    """Features of mean 0 and deviation 1 over the training examples."""
+    mean, std = data.train[0].mean(0), data.train[0].std(0, correction=0)
+    std = torch.where(std > 0, std, 1.0)
+    train, test = ((((x - mean) / std).float(), y) for x, y in (data.train, data.test))
+    return replace(data, train=train, test=test)
+
+
+def _test_rows(groups: np.ndarray) -> np.ndarray:
+    """A fifth of every group, at random but always the same, [n] of true and false; a group keeps one to train on."""
+    draw = rng(0, "own test")
+    chosen = np.zeros(len(groups), bool)
+    for group in np.unique(groups):
+        rows = draw.permutation(np.flatnonzero(groups == group))
+        chosen[rows[: min(round(TEST_SHARE * len(rows)), len(rows) - 1)]] = True
+    if not chosen.any():
+        raise DataError(f"{len(groups)} examples are too few to keep a fifth of each client's for the test")
+    return chosen
+
+
+def _labels(y: np.ndarray, path: Path, what: str) -> np.ndarray:
+    """Whole numbers from 0."""
+    try:
+        numbers = y.astype(np.float64)
+    except (ValueError, TypeError):
+        raise DataError(
+            f"{path}: {what} must be whole numbers from 0; got {str(y.flat[0])!r}. Number the classes"
+        ) from None
+    if numbers.ndim != 1 or not np.isfinite(numbers).all() or (numbers != np.rint(numbers)).any() or numbers.min() < 0:
+        wrong = numbers[~(numbers == np.rint(numbers)) | (numbers < 0)].flat if numbers.ndim == 1 else numbers.shape
+        raise DataError(f"{path}: {what} must be whole numbers from 0, one an example; got {next(iter(wrong))}")
+    return numbers.astype(np.int64)
+
+
+def _numbers(column: np.ndarray, path: Path, name: str) -> np.ndarray:
+    """A column as floats, [n, m]; an empty cell is NaN, which is refused later."""
+    try:
+        if column.dtype == object:
+            column = np.stack([np.asarray(v, np.float64).reshape(-1) for v in column])
+        elif column.dtype.kind == "U":
+            column = np.where(column == "", "nan", column)
+        return column.astype(np.float64).reshape(len(column), -1)
+    except (ValueError, TypeError):
+        some = str(column.flat[0])
+        raise DataError(f"{path}: the column {name!r} is not of numbers (e.g. {some!r}); leave it out") from None

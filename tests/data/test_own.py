@@ -1,0 +1,170 @@
+"""The user's own files: from file to trained model, and a sentence for every wrong one."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+
+import fedstrata as fs
+from fedstrata.data import dataset
+from fedstrata.errors import DataError
+from tests.cli.test_cli import fedstrata, last_json
+
+CLIENTS = 30
+
+
+def write_csv(path, clients=CLIENTS, label="label", client="client", seed=0):
+    """Hospitals with two measurements; one class is high in both."""
+    draw = np.random.default_rng(seed)
+    lines = [f"age,{label},pressure,{client}"]
+    for k in range(clients):
+        for _ in range(draw.integers(8, 20)):
+            y = draw.integers(0, 2)
+            a, b = 50 + 20 * y + 5 * draw.standard_normal() + k / 3, 120 + 30 * y + 5 * draw.standard_normal()
+            lines.append(f"{a:.3f},{y},{b:.3f},hospital {k:02d}")
+    path.write_text("\n".join(lines) + "\n")
+
+
+def test_a_csv_goes_from_file_to_trained_model_by_one_command(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    write_csv(tmp_path / "mine.csv")
+    assert fedstrata("run", "--data", "mine.csv", "--model", "logreg", "--rounds", "10", "--json") == 0
+    said = last_json(capsys)
+    assert said["test"]["accuracy"] > 0.95
+    recorded = json.loads((tmp_path / said["run"] / "rounds.jsonl").read_text().splitlines()[0])
+    assert len(recorded["cohort"]) == CLIENTS
+
+
+def test_columns_can_have_other_names(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    write_csv(tmp_path / "mine.csv", label="ill", client="site")
+    args = ["run", "--data", "mine.csv", "--label", "ill", "--client", "site", "--rounds", "1", "--model", "logreg"]
+    assert fedstrata(*args, "--json") == 0
+    assert "30 clients have" in " ".join(capsys.readouterr().err.split())
+
+
+def test_features_are_scaled_by_the_training_part(tmp_path):
+    write_csv(tmp_path / "mine.csv")
+    data = dataset(str(tmp_path / "mine.csv"))
+    assert data.shape == (2,)
+    torch.testing.assert_close(data.train[0].mean(0), torch.zeros(2), atol=1e-5, rtol=0)
+    torch.testing.assert_close(data.train[0].std(0, correction=0), torch.ones(2), atol=1e-5, rtol=0)
+
+
+def test_a_fifth_of_every_client_is_for_the_test_and_always_the_same(tmp_path):
+    write_csv(tmp_path / "mine.csv")
+    one, again = (dataset(str(tmp_path / "mine.csv")) for _ in range(2))
+    assert one.owner is not None
+    assert torch.equal(one.test[0], again.test[0])
+    assert len(np.unique(one.owner)) == CLIENTS
+    whole = len(one.train[1]) + len(one.test[1])
+    assert 0.17 < len(one.test[1]) / whole < 0.23
+
+
+def test_npz_with_and_without_clients_and_test(tmp_path):
+    draw = np.random.default_rng(0)
+    x, y = draw.standard_normal((40, 1, 4, 4)), np.arange(40) % 4
+    np.savez(tmp_path / "a.npz", x=x, y=y)
+    plain = dataset(str(tmp_path / "a.npz"))
+    assert plain.owner is None
+    assert plain.classes == 4
+    assert (len(plain.train[1]), len(plain.test[1])) == (32, 8)
+    np.savez(tmp_path / "b.npz", x=x, y=y, client=np.arange(40) // 10, x_test=x[:5], y_test=np.array([0, 1, 2, 3, 4]))
+    given = dataset(str(tmp_path / "b.npz"))
+    assert given.owner is not None
+    assert given.owner.tolist() == [k for k in range(4) for _ in range(10)]
+    assert given.classes == 5
+    torch.testing.assert_close(given.test[0], torch.from_numpy(x[:5]).float())
+    run = fs.Experiment.of({"data": str(tmp_path / "b.npz"), "rounds": 1, "method": "fedavg"}).run()
+    assert run.rounds[0]["cohort"] == [0, 1, 2, 3]
+
+
+def test_pictures_by_client_and_class(tmp_path):
+    from PIL import Image
+
+    for client in ("anna", "berta"):
+        for k, kind in enumerate(("cat", "dog")):
+            (tmp_path / "p" / client / kind).mkdir(parents=True)
+            for i in range(5):
+                Image.new("RGB", (6, 5), (255 * k, 0, 255)).save(tmp_path / "p" / client / kind / f"{i}.png")
+    data = dataset(str(tmp_path / "p"))
+    assert data.owner is not None
+    assert sorted(set(data.owner.tolist())) == ["anna", "berta"]
+    assert data.shape == (3, 5, 6)
+    assert data.train[0][data.train[1] == 1].mean((0, 2, 3)).tolist() == [1.0, -1.0, 1.0]
+    flat = dataset(str(tmp_path / "p" / "anna"))
+    assert flat.owner is None
+    assert flat.classes == 2
+    Image.new("RGB", (3, 3)).save(tmp_path / "p" / "anna" / "cat" / "small.png")
+    with pytest.raises(DataError, match="have different sizes"):
+        dataset(str(tmp_path / "p"))
+
+
+def test_parquet(tmp_path):
+    pa = pytest.importorskip("pyarrow", reason="pyarrow, an extra, is not installed")
+    from pyarrow import parquet
+
+    n = 30
+    columns = {"a": np.arange(n, dtype=float), "label": np.arange(n) % 3, "client": [f"c{i % 2}" for i in range(n)]}
+    parquet.write_table(pa.table(columns), tmp_path / "a.parquet")
+    data = dataset(str(tmp_path / "a.parquet"))
+    assert data.classes == 3
+    assert data.owner is not None
+    assert set(data.owner) == {"c0", "c1"}
+    (tmp_path / "b.parquet").write_text("no")
+    with pytest.raises(DataError, match="cannot be read as Parquet"):
+        dataset(str(tmp_path / "b.parquet"))
+
+
+def test_a_hugging_face_folder(tmp_path):
+    datasets = pytest.importorskip("datasets", reason="datasets, an extra, is not installed")
+    n = 20
+    rows = {"a": [float(i) for i in range(n)], "label": [i % 2 for i in range(n)], "client": [i % 4 for i in range(n)]}
+    datasets.Dataset.from_dict(rows).save_to_disk(str(tmp_path / "hf"))
+    assert dataset(str(tmp_path / "hf")).classes == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("", "needs a line of column names and lines of values; it has 0 lines"),
+        ("a,label\n", "it has 1 lines"),
+        ("a,b\n1,2\n3,4\n", "has no column 'label' for the labels; choose from a, b. Say which by --label"),
+        ("a,labels\n1,2\n3,4\n", "did you mean 'labels'"),
+        ("label,client\n1,2\n", "has no column of features"),
+        ("a,label\n1,cat\n2,dog\n", "the labels must be whole numbers from 0; got 'cat'"),
+        ("a,label\n1,0.5\n2,1\n", "the labels must be whole numbers from 0, one an example; got 0.5"),
+        ("a,label\n1,-1\n2,1\n", "the labels must be whole numbers from 0, one an example; got -1.0"),
+        ("a,label\n1,\n2,1\n", "the labels must be whole numbers from 0"),
+        ("a,label,client\n1,0,x\n2,1,x\n", "has one client only, 'x'; a federation needs two or more"),
+        ("a,label\n1,0\nnan,1\n", "example 1 has features that are NaN or infinite (1 do); clean them"),
+        ("a,label\n1,0\n,1\n", "example 1 has features that are NaN"),
+        ("a,label\n1,0\nred,1\n", "the column 'a' is not of numbers"),
+        ("a,label\n1,0\n1,2,3\n", "line 3: 3 values where there are 2 columns"),
+    ],
+)
+def test_a_wrong_csv_is_a_sentence(text, sentence, tmp_path):
+    (tmp_path / "wrong.csv").write_text(text)
+    with pytest.raises(DataError) as refused:
+        dataset(str(tmp_path / "wrong.csv"))
+    assert sentence in str(refused.value)
+    assert "wrong.csv" in str(refused.value)
+
+
+def test_other_wrong_files_are_sentences(tmp_path):
+    (tmp_path / "a.npz").write_text("no")
+    (tmp_path / "b.xlsx").write_text("no")
+    (tmp_path / "empty").mkdir()
+    np.savez(tmp_path / "c.npz", x=np.zeros((3, 2)))
+    np.savez(tmp_path / "d.npz", x=np.zeros((3, 2)), y=np.zeros(4))
+    for name, sentence in (
+        ("a.npz", "cannot be read as arrays"),
+        ("b.xlsx", "is not a file that can be read as data"),
+        ("empty", "needs pictures as client/class/picture"),
+        ("none.csv", "there is no file or folder"),
+        ("c.npz", "needs the arrays x and y; it has x"),
+        ("d.npz", "has 3 examples, 4 labels; they must be as many"),
+    ):
+        with pytest.raises(DataError, match=sentence):
+            dataset(str(tmp_path / name))
