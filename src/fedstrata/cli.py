@@ -18,14 +18,16 @@ from fedstrata.core import Recipe
 from fedstrata.errors import DataError, FedstrataError
 from fedstrata.experiment import Experiment, merged, put, read_toml
 from fedstrata.explain import explain as explained
+from fedstrata.models import MODELS
 from fedstrata.papers import OWN
 from fedstrata.papers import cite as cited
 from fedstrata.parse import parse_recipe
 from fedstrata.partition import describe
 from fedstrata.recipes import METHODS
 from fedstrata.record import json_text, read_recipe
-from fedstrata.report import draw_curves, methods_table, runs_table
+from fedstrata.report import draw_curves, draw_split, methods_table, runs_table, split_table
 from fedstrata.report.tables import described
+from fedstrata.simulate import Run
 
 app = typer.Typer(
     add_completion=False,
@@ -35,6 +37,14 @@ app = typer.Typer(
 )
 app.add_typer(cli_data.app, name="data")
 out, err = Console(), Console(stderr=True)
+
+Data = Annotated[str | None, typer.Option(help="A data set (fedstrata data list), or a file of yours.")]
+Label = Annotated[str | None, typer.Option(help="The column of the labels in a file of yours.")]
+Client = Annotated[str | None, typer.Option(help="The column of the clients in a file of yours.")]
+HowMany = Annotated[int | None, typer.Option("--clients", help="How many clients the data is split over.")]
+Alpha = Annotated[float | None, typer.Option(help="Label skew of the Dirichlet split: small is strong.")]
+Seed = Annotated[int | None, typer.Option(help="Of everything that is drawn.")]
+Set = Annotated[list[str] | None, typer.Option("--set", help="Any setting, e.g. training.lr=0.05.")]
 
 PROXY = 200
 """Examples that the server gets where a method needs some and nobody says how many."""
@@ -51,59 +61,96 @@ def _version(version: Annotated[bool, typer.Option("--version", help="Show the v
 def run(
     experiment: Annotated[Path | None, typer.Argument(help="A TOML file; the options below overrule it.")] = None,
     method: Annotated[str | None, typer.Option(help="A method, e.g. fedlws or 'fedlws(beta=0.05)'.")] = None,
-    data: Annotated[str | None, typer.Option(help="A data set (fedstrata data list), or a file of yours.")] = None,
-    label: Annotated[str | None, typer.Option(help="The column of the labels in a file of yours.")] = None,
-    client: Annotated[str | None, typer.Option(help="The column of the clients in a file of yours.")] = None,
-    clients: Annotated[int | None, typer.Option(help="How many clients the data is split over.")] = None,
-    alpha: Annotated[float | None, typer.Option(help="Label skew of the Dirichlet split: small is strong.")] = None,
-    model: Annotated[str | None, typer.Option(help="logreg, mlp, cnn or cnn_bn.")] = None,
+    data: Data = None,
+    label: Label = None,
+    client: Client = None,
+    clients: HowMany = None,
+    alpha: Alpha = None,
+    model: Annotated[str | None, typer.Option(help=f"{', '.join(MODELS)}, or package.module:make.")] = None,
     rounds: Annotated[int | None, typer.Option(help="How many rounds.")] = None,
-    seed: Annotated[int | None, typer.Option(help="Of everything that is drawn.")] = None,
-    set_: Annotated[list[str] | None, typer.Option("--set", help="Any setting, e.g. training.lr=0.05.")] = None,
+    seed: Seed = None,
+    set_: Set = None,
     out_dir: Annotated[Path | None, typer.Option("--out", help="The run folder; runs/... unless given.")] = None,
     json_: Annotated[bool, typer.Option("--json", help="End with one JSON object on standard output.")] = False,
 ) -> None:
     """Run one experiment and write its run folder."""
-    settings = read_toml(experiment) if experiment is not None else {}
-    file = experiment.stem if experiment is not None else ""
-    name = str(method or settings.get("method") or ("fedavg" if "recipe" not in settings else file))
-    if method is not None:
-        settings.pop("recipe", None)
-    if "recipe" not in settings:
-        settings["recipe"] = parse_recipe(name).to_dict()
-        settings.pop("method", None)
-    split = {k: v for k, v in (("clients", clients), ("alpha", alpha)) if v is not None}
     plain = {"data": data, "label": label, "client": client, "model": model, "rounds": rounds, "seed": seed}
-    plain |= {"partition": split or None}
-    settings = merged(settings, {k: v for k, v in plain.items() if v is not None})
-    for assignment in set_ or []:
-        put(settings, assignment)
+    name, settings = _settings(experiment, method, plain, {"clients": clients, "alpha": alpha}, set_)
     exp = Experiment.of(settings)
     if "proxy" in exp.recipe.needs and exp.proxy is None:
         exp = replace(exp, proxy=PROXY)
         err.print(f"{name} needs data on the server: {PROXY} examples are taken out of the test set (proxy = {PROXY}).")
     short = "-".join(re.findall(r"\w+", re.sub(r"\(.*?\)", "", name))) or "recipe"  # without the settings in brackets
     folder = out_dir or new_folder(short)
-    err.print(split_in_words(describe(exp.clients())), highlight=False)
+    loaded = exp.dataset()
+    exp = exp.settled(loaded)
+    err.print(split_in_words(describe(exp.clients(loaded))), highlight=False)
     with Watcher(err, {name: exp.rounds}) as watcher:
-        result = exp.run(folder, watcher.of(name))
-    title = f"{name} on {exp.data}, after {exp.rounds} rounds: accuracy"
-    out.print(runs_table({short: result.final}, title))
+        result = exp.run(folder, watcher.of(name), loaded)
+    out.print(runs_table({short: result.final}, f"{name} on {exp.data}, after {exp.rounds} rounds: accuracy"))
     if empty := sum("empty" in r for r in result.rounds):
         out.print(f"In {empty} of {exp.rounds} rounds no client was usable, so nothing changed; see the warnings.")
     out.print(f"The run folder is {folder}")
     if json_:
-        seconds = round(sum(r["seconds"] for r in result.rounds), 3)
-        scores = {k: v for k, v in result.final.items() if isinstance(v, dict)}
-        dropped = sum(len(r["dropped"]) for r in result.rounds)
-        facts = {
-            "method": name,
-            "recipe": exp.recipe.fingerprint,
-            "rounds": exp.rounds,
-            "seed": exp.seed,
-            "run": str(folder),
-        }
-        typer.echo(json_text(facts | scores | {"dropped": dropped, "seconds": seconds}))
+        typer.echo(json_text({"method": name} | _facts(exp, result)))
+
+
+def _settings(
+    file: Path | None, method: str | None, plain: dict[str, Any], split: dict[str, Any], more: list[str] | None
+) -> tuple[str, dict[str, Any]]:
+    """(what the method is called, the settings) of a TOML file that the command's options overrule."""
+    settings = read_toml(file) if file is not None else {}
+    name = str(
+        method or settings.get("method") or ("fedavg" if "recipe" not in settings or file is None else file.stem)
+    )
+    if method is not None:
+        settings.pop("recipe", None)
+    if "recipe" not in settings:
+        settings["recipe"] = parse_recipe(name).to_dict()
+        settings.pop("method", None)
+    given = {k: v for k, v in split.items() if v is not None}
+    settings = merged(settings, {k: v for k, v in (plain | {"partition": given or None}).items() if v is not None})
+    for assignment in more or []:
+        put(settings, assignment)
+    return name, settings
+
+
+def _facts(exp: Experiment, result: Run) -> dict[str, Any]:
+    """What `--json` says of a run."""
+    facts = {"recipe": exp.recipe.fingerprint, "rounds": exp.rounds, "seed": exp.seed, "run": str(result.folder)}
+    facts |= {k: v for k, v in result.final.items() if isinstance(v, dict)}
+    seconds = round(sum(r["seconds"] for r in result.rounds), 3)
+    return facts | {"dropped": sum(len(r["dropped"]) for r in result.rounds), "seconds": seconds}
+
+
+@app.command()
+def partition(
+    experiment: Annotated[Path | None, typer.Argument(help="A TOML file; the options below overrule it.")] = None,
+    data: Data = None,
+    label: Label = None,
+    client: Client = None,
+    clients: HowMany = None,
+    alpha: Alpha = None,
+    seed: Seed = None,
+    set_: Set = None,
+    plot: Annotated[Path | None, typer.Option(help="Draw who owns what into this file, e.g. split.png.")] = None,
+    json_: Annotated[bool, typer.Option("--json", help="As one JSON object.")] = False,
+) -> None:
+    """Split the data over the clients, tell what came out, and draw it."""
+    plain = {"data": data, "label": label, "client": client, "seed": seed}
+    _, settings = _settings(experiment, None, plain, {"clients": clients, "alpha": alpha}, set_)
+    exp = Experiment.of(settings)
+    loaded = exp.dataset()
+    exp = exp.settled(loaded)
+    split = exp.clients(loaded)
+    facts = describe(split)
+    if plot is not None:
+        draw_split(split, plot, f"{exp.data}, {exp.partition!r}")
+        err.print(f"The picture is {plot}", highlight=False)
+    if json_:
+        typer.echo(json_text(facts))
+    else:
+        out.print(split_table(facts, f"{exp.data}, {exp.partition!r}, seed {exp.seed}"))
 
 
 @app.command()

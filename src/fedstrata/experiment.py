@@ -2,19 +2,19 @@
 
 import tomllib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, final
 
 from fedstrata.augment import Augment
 from fedstrata.clients import Clients
 from fedstrata.core import Recipe
-from fedstrata.data import Dataset, dataset, held_out
+from fedstrata.data import Dataset, dataset, held_out, is_own
 from fedstrata.errors import SettingError, check
 from fedstrata.models import model
 from fedstrata.optim import SGD, Training
 from fedstrata.parse import load_outside, parse_recipe
-from fedstrata.partition import Dirichlet, Partition
+from fedstrata.partition import ByOwner, Dirichlet, Partition
 from fedstrata.simulate import Plan, Run, simulate
 from fedstrata.values import sibling
 
@@ -29,7 +29,7 @@ class Experiment(Plan):
     label: str = "label"  # the column of the labels in such a file, and that of the clients
     client: str = "client"
     val: float | None = None  # this share of the training examples is set aside to validate on
-    partition: Partition = field(default_factory=lambda: Dirichlet(clients=20, alpha=0.1))
+    partition: Partition | None = None  # by client where a file of one's own says whose examples they are; else SPLIT
     model: str = "mlp"
     training: Training = field(default_factory=lambda: SGD(lr=0.1, batch=20, epochs=4))
     augment: Augment | None = None  # random crops and flips of the training images
@@ -54,6 +54,8 @@ class Experiment(Plan):
         if "method" in settings:
             check("recipe" not in settings, "give either method or recipe, not both")
             settings["recipe"] = parse_recipe(str(settings.pop("method"))).to_dict()
+        if isinstance(settings.get("partition"), Mapping):
+            settings["partition"] = merged(SPLIT.to_dict(), settings["partition"])
         return cls.from_dict(merged(DEFAULTS, settings))
 
     def dataset(self) -> Dataset:
@@ -61,9 +63,18 @@ class Experiment(Plan):
         data = dataset(self.data, self.label, self.client)
         return data if self.val is None else data.with_val(self.val)
 
+    def settled(self, data: Dataset) -> "Experiment":
+        """The same with its partition said, where nobody said one."""
+        if self.partition is not None:
+            return self
+        return replace(self, partition=ByOwner() if is_own(self.data) and data.owner is not None else SPLIT)
+
     def clients(self, data: Dataset | None = None) -> Clients:
         """Who owns which training examples."""
-        return self.partition.split(*(data or self.dataset()).train, seed=self.seed)
+        data = data or self.dataset()
+        partition = self.settled(data).partition
+        assert partition is not None
+        return partition.split(*data.train, seed=self.seed, owner=data.owner)
 
     def run(
         self,
@@ -73,10 +84,11 @@ class Experiment(Plan):
     ) -> Run:
         """Run it; the data can be given where it was loaded already."""
         data = data or self.dataset()
+        self = self.settled(data)
         proxy, test = held_out(data.test, self.proxy, self.proxy_tail) if self.proxy is not None else (None, data.test)
         return simulate(
             self.recipe,
-            model(self.model, data.shape, data.classes, self.seed),
+            model(self.model, data.shape, data.classes, self.seed, vocabulary=data.vocabulary),
             self.clients(data),
             training=self.training,
             augment=self.augment,
@@ -89,6 +101,9 @@ class Experiment(Plan):
             **{f.name: getattr(self, f.name) for f in fields(Plan)},
         )
 
+
+SPLIT = Dirichlet(clients=20, alpha=0.1)
+"""How examples are dealt out where nobody says how."""
 
 DEFAULTS = Experiment(recipe=parse_recipe("fedavg")).settings()
 """What an experiment says unless told otherwise."""

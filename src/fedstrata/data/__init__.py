@@ -1,8 +1,8 @@
 """Where examples come from."""
 
-from fedstrata.data.datasets import dataset
+from fedstrata.data.datasets import dataset, is_own
 from fedstrata.data.examples import Dataset, held_out
 from fedstrata.data.public import PUBLIC
 from fedstrata.data.synthetic import Quadratics, quadratics
 
-__all__ = ["PUBLIC", "Dataset", "Quadratics", "dataset", "held_out", "quadratics"]
+__all__ = ["PUBLIC", "Dataset", "Quadratics", "dataset", "held_out", "is_own", "quadratics"]

@@ -1,5 +1,6 @@
 """Data sets by name, by name with settings, or by the path of a user's own file."""
 
+import re
 from inspect import signature
 from pathlib import Path
 
@@ -11,12 +12,17 @@ from fedstrata.errors import DataError, near
 from fedstrata.values import fit, refuse_unknown
 
 
+def is_own(text: str) -> bool:
+    """Whether a text is the path of a user's own file or folder, and not the name of a public data set."""
+    return bool(re.fullmatch(r"[^(]*\.\w+", text)) or "/" in text or Path(text).is_dir()
+
+
 def dataset(text: str, label: str = "label", client: str = "client") -> Dataset:
     """The data set of this name, e.g. `mnist` or `mnist(scaling="unit")`, or of this file or folder.
 
     `label` and `client` name the columns of a file of one's own.
     """
-    if Path(text).suffix or "/" in text or Path(text).is_dir():
+    if is_own(text):
         return load_own(Path(text), label, client)
     name, settings = parse_call(text, 'mnist or mnist(scaling="unit")')
     if name not in PUBLIC:
