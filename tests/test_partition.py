@@ -6,10 +6,23 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedstrata.clients import Clients
 from fedstrata.errors import DataError, SettingError
-from fedstrata.partition import IID, Dirichlet, Partition, describe
-from fedstrata.partition.base import topped_up
+from fedstrata.partition import (
+    IID,
+    ByOwner,
+    Dealt,
+    Dirichlet,
+    DirichletEqual,
+    Holders,
+    IIDMix,
+    Noisy,
+    Partition,
+    Quantity,
+    Rotated,
+    Shards,
+    describe,
+)
+from fedstrata.partition.dealing import at_least, topped_up
 
 Rows = list[list[int]]
 
@@ -22,6 +35,13 @@ def rows(partition: Partition, y: np.ndarray, seed: int = 0) -> Rows:
     return [r.tolist() for r in partition.split(np.zeros((len(y), 1)), y, seed=seed).rows]
 
 
+def rows_or_refusal(partition: Partition, y: np.ndarray, seed: int) -> Rows | str:
+    try:
+        return rows(partition, y, seed)
+    except DataError as e:
+        return str(e)
+
+
 def distance(alpha: float, clients: int = 10) -> float:
     """Mean label distance over a few seeds."""
     y = labels(2000)
@@ -29,27 +49,53 @@ def distance(alpha: float, clients: int = 10) -> float:
     return float(np.mean([describe(s)["label_distance"] for s in splits]))
 
 
+KINDS = (IID, Dirichlet, DirichletEqual, Quantity, Shards, Holders, IIDMix)
+
+
 @st.composite
-def partitions(draw: st.DrawFn) -> Partition:
-    clients, min_size = draw(st.integers(1, 60)), draw(st.integers(0, 4))
-    if draw(st.booleans()):
-        return IID(clients, min_size)
-    return Dirichlet(clients, min_size, 10 ** draw(st.floats(-3, 2)))
+def partitions(draw: st.DrawFn) -> Dealt:
+    both = {"clients": draw(st.integers(1, 60)), "min_size": draw(st.integers(0, 4))}
+    kind = draw(st.sampled_from(KINDS))
+    alpha, few = 10 ** draw(st.floats(-3, 2)), draw(st.integers(1, 3))
+    own = {"Shards": {"shards": few}, "Holders": {"classes": few, "alpha": alpha}, "IID": {}}
+    own["IIDMix"] = {"iid": draw(st.integers(0, both["clients"])), "classes": few, "size": draw(st.integers(4, 9))}
+    return kind(**both, **own.get(kind.__name__, {"alpha": alpha}))
+
+
+def refusal(p: Dealt, count: int, classes: int) -> str | None:
+    """What a partition must say about so many examples and classes; it may say so where it need not: "(may)"."""
+    if count < p.clients * p.min_size:
+        return f"need {p.clients * p.min_size} examples; there are"
+    if isinstance(p, IIDMix):
+        short = count < p.clients * p.size
+        return f"need {p.clients * p.size} examples" if short else "(may) IIDMix runs out of examples"
+    if isinstance(p, Shards) and p.shards * (count // (p.clients * p.shards)) < p.min_size:
+        return "Shards cannot give every client min_size"
+    if isinstance(p, Holders):
+        if p.classes > classes:
+            return f"Holders gives {p.classes} classes to each client, but the labels have {classes}"
+        short = p.clients * p.classes < classes
+        return "cannot hold all" if short else "(may) Holders cannot give every client min_size"
+    return None
 
 
 @given(partitions(), st.integers(1, 300), st.integers(1, 12), st.integers(0, 2**32))
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=250, deadline=None, derandomize=True)
 def test_a_partition_ends_loses_and_repeats_nothing_and_heeds_min_size(
-    partition: Partition, count: int, classes: int, seed: int
+    partition: Dealt, count: int, classes: int, seed: int
 ):
     y = labels(count, classes, seed)
-    if count < partition.clients * partition.min_size:
-        with pytest.raises(DataError, match=f"need {partition.clients * partition.min_size} examples; there are"):
-            rows(partition, y, seed)
+    said = refusal(partition, count, len(np.unique(y)))
+    found = rows_or_refusal(partition, y, seed)
+    if isinstance(found, str):
+        assert said is not None
+        assert said.removeprefix("(may) ") in found
         return
-    found = rows(partition, y, seed)
+    assert said is None or said.startswith("(may)")
+    owned = sorted(i for r in found for i in r)
     assert len(found) == partition.clients
-    assert sorted(i for r in found for i in r) == list(range(count))
+    assert len(set(owned)) == len(owned), "nothing twice"
+    assert len(owned) == (partition.clients * partition.size if isinstance(partition, IIDMix) else count)
     assert min(map(len, found)) >= partition.min_size
     assert found == rows(partition, y, seed), "the same seed, the same split"
 
@@ -69,18 +115,29 @@ def test_an_infinite_alpha_is_refused_or_even():
     assert describe(partition.split(np.zeros((400, 1)), labels(400)))["label_distance"] < 0.1
 
 
-@pytest.mark.parametrize("partition", [IID(clients=7), Dirichlet(clients=7, alpha=0.5)])
-def test_another_seed_is_another_split(partition: Partition):
+@pytest.mark.parametrize("kind", KINDS)
+def test_another_seed_is_another_split(kind: type[Dealt]):
     y = labels(200)
+    partition = IIDMix(clients=7, iid=3, size=9) if kind is IIDMix else kind(clients=7)
     found = [rows(partition, y, seed) for seed in range(5)]
     assert all(one != other for i, one in enumerate(found) for other in found[:i])
 
 
-def test_a_split_is_the_same_in_every_release():
+SAME: list[tuple[Dealt, Rows]] = [
+    (IID(3), [[5, 6, 10, 11], [3, 4, 7, 8], [0, 1, 2, 9]]),
+    (Dirichlet(3, alpha=0.5), [[1, 2, 5, 6, 9, 10], [0, 3, 4, 7, 11], [8]]),
+    (DirichletEqual(3, alpha=0.5), [[3, 6, 9, 10], [0, 2, 4, 7], [1, 5, 8, 11]]),
+    (Quantity(3, alpha=0.5), [[0, 1, 2, 4, 5, 6, 7, 8, 9, 10], [3], [11]]),
+    (Shards(3, shards=2), [[0, 4, 9, 10], [1, 3, 6, 7], [2, 5, 8, 11]]),
+    (Holders(3, classes=2, alpha=0.5), [[1, 5, 7], [2, 4, 10], [0, 3, 6, 8, 9, 11]]),
+    (IIDMix(3, iid=1, size=3), [[5, 10, 11], [1, 4, 7], [3, 6, 9]]),
+]
+
+
+@pytest.mark.parametrize(("partition", "expected"), SAME, ids=lambda v: type(v).__name__)
+def test_a_split_is_the_same_in_every_release(partition: Dealt, expected: Rows):
     """Should these change, so does everybody's old experiment."""
-    y = np.arange(12) % 3
-    assert rows(IID(clients=3), y) == [[5, 6, 10, 11], [3, 4, 7, 8], [0, 1, 2, 9]]
-    assert rows(Dirichlet(clients=3, alpha=0.5), y) == [[1, 2, 5, 6, 9, 10], [0, 3, 4, 7, 11], [8]]
+    assert rows(partition, np.arange(12) % 3) == expected
 
 
 @given(st.integers(1, 60), st.integers(60, 300))
@@ -121,10 +178,12 @@ def test_the_mean_share_of_a_client_is_even():
     np.testing.assert_allclose(sizes.std(0), 100 * np.sqrt(3 / 16 / 5), atol=3)  # that of Dir(1, 1, 1, 1) is 19.4
 
 
+@pytest.mark.parametrize("kind", [Dirichlet, DirichletEqual, Holders, IIDMix])
 @pytest.mark.parametrize("y", [np.linspace(0, 1, 40), np.zeros((40, 2), dtype=np.int64)])
-def test_dirichlet_refuses_what_are_not_labels(y: np.ndarray):
-    with pytest.raises(DataError, match="Dirichlet splits by class and needs whole-number labels; got"):
-        Dirichlet(clients=2).split(np.zeros((40, 1)), y)
+def test_rules_about_classes_refuse_what_are_not_labels(kind: type[Dealt], y: np.ndarray):
+    partition = IIDMix(2, iid=1, size=9) if kind is IIDMix else kind(clients=2)
+    with pytest.raises(DataError, match=f"{kind.__name__} splits by class and needs whole-number labels; got"):
+        partition.split(np.zeros((40, 1)), y)
 
 
 def test_tensors_are_split_as_arrays_are():
@@ -135,10 +194,10 @@ def test_tensors_are_split_as_arrays_are():
     assert [r.tolist() for r in arrays.rows] == [r.tolist() for r in tensors.rows]
 
 
-@pytest.mark.parametrize("partition", [IID(clients=3, min_size=0), Dirichlet(clients=3, min_size=0)])
-def test_no_examples_at_all_are_a_sentence(partition: Partition):
-    with pytest.raises(DataError, match="none of the 3 clients has an example"):
-        rows(partition, labels(0))
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_examples_at_all_are_a_sentence(kind: type[Dealt]):
+    with pytest.raises(DataError, match="there are no examples: none of the 3 clients has an example"):
+        rows(kind(clients=3, min_size=0) if kind is not IIDMix else IIDMix(3, 0, 1), labels(0))
 
 
 def test_examples_and_labels_must_be_as_many():
@@ -153,6 +212,19 @@ def test_examples_and_labels_must_be_as_many():
         (lambda: IID(min_size=-1), "IID.min_size must not be negative; got -1"),
         (lambda: Dirichlet(clients=0), "Dirichlet.clients must be at least 1; got 0"),
         (lambda: Dirichlet(alpha=-1), "Dirichlet.alpha must be above 0; got -1.0"),
+        (lambda: DirichletEqual(alpha=0), "DirichletEqual.alpha must be above 0; got 0.0"),
+        (lambda: Quantity(alpha=0), "Quantity.alpha must be above 0; got 0.0"),
+        (lambda: Holders(alpha=0), "Holders.alpha must be above 0; got 0.0"),
+        (lambda: Holders(classes=0), "Holders.classes must be at least 1; got 0"),
+        (lambda: Shards(shards=0), "Shards.shards must be at least 1; got 0"),
+        (lambda: IIDMix(iid=11), "IIDMix.iid must be from 0 to clients = 10; got 11"),
+        (lambda: IIDMix(classes=0), "IIDMix.classes must be from 1 to size = 600; got 0"),
+        (lambda: IIDMix(min_size=601), "IIDMix.size must be at least min_size = 601; got 600"),
+        (lambda: ByOwner(min_size=0), "ByOwner.min_size must be at least 1; got 0"),
+        (lambda: ByOwner(max_clients=0), "ByOwner.max_clients must be at least 1, or nothing; got 0"),
+        (lambda: Rotated(angles=()), "Rotated.angles needs an angle at least"),
+        (lambda: Noisy(levels=()), "Noisy.levels needs a level at least"),
+        (lambda: Noisy(levels=(0.1, -1)), "Noisy.levels must not be negative; got -1.0"),
     ],
 )
 def test_an_impossible_setting_is_a_sentence(make: Callable[[], Partition], sentence: str):
@@ -167,16 +239,7 @@ def test_topping_up_takes_from_the_largest_one_at_a_time():
     assert [r.tolist() for r in topped_up(given_, 0)] == [r.tolist() for r in given_]
 
 
-def test_a_description_counts_sizes_classes_and_distance():
-    y = np.array([0, 0, 0, 1, 1, 1, 0, 1])
-    clients = Clients.split(np.zeros((8, 1)), y, [np.arange(3), np.arange(3, 6), np.arange(6, 8), np.arange(0)])
-    facts = describe(clients)
-    assert (facts["clients"], facts["examples"]) == (4, 8)
-    assert (facts["smallest"], facts["median"], facts["largest"]) == (0, 2.5, 3)
-    assert facts["effective_classes"] == pytest.approx((1 + 1 + 2) / 3)
-    assert facts["label_distance"] == pytest.approx((0.5 + 0.5 + 0) / 3)
-
-
-def test_a_description_of_targets_says_nothing_about_classes():
-    facts = describe(IID(clients=2).split(np.zeros((10, 1)), np.linspace(0, 1, 10)))
-    assert facts == {"clients": 2, "examples": 10, "smallest": 5, "median": 5.0, "largest": 5}
+def test_counts_are_topped_up_from_the_largest_as_long_as_it_has_more():
+    assert at_least(2, np.array([4, 0, 3])).tolist() == [2, 2, 3]
+    assert at_least(1, np.array([0, 1, 0, 2])).tolist() == [1, 1, 0, 1]
+    assert at_least(0, np.array([0, 3])).tolist() == [0, 3]

@@ -1,4 +1,4 @@
-"""What every partition promises: it ends, it can be made again, no example is lost or repeated."""
+"""What every partition promises: it ends, it can be made again, and no example has two clients."""
 
 from abc import abstractmethod
 from dataclasses import dataclass
@@ -14,7 +14,19 @@ from fedstrata.values import Value
 
 @dataclass(frozen=True)
 class Partition(Value):
-    """A rule that gives every example to one of the clients, each of which has at least `min_size`."""
+    """A rule that says who owns which examples, and gives the same answer for the same examples and seed.
+
+    Every example has one client. A rule that uses only some of them says so, and `describe` counts those left out.
+    """
+
+    @abstractmethod
+    def split(self, x: Any, y: Any, seed: int = 0, owner: Any = None) -> Clients:
+        """The clients that this rule makes of the examples; `owner` has the natural user or domain of each."""
+
+
+@dataclass(frozen=True)
+class Dealt(Partition):
+    """A rule that deals examples out to a number of clients, each of which gets at least `min_size`."""
 
     clients: int = 20
     min_size: int = 1
@@ -26,26 +38,13 @@ class Partition(Value):
 
     @abstractmethod
     def assign(self, y: np.ndarray, draw: np.random.Generator) -> list[np.ndarray]:
-        """The rows of each client; every row once."""
+        """The rows of each client, none of them twice and at least `min_size` each."""
 
-    def split(self, x: Any, y: Any, seed: int = 0) -> Clients:
-        """The clients that this rule makes of the examples."""
+    def split(self, x: Any, y: Any, seed: int = 0, owner: Any = None) -> Clients:
         labels = np.asarray(y)
+        if not len(labels):
+            raise DataError(f"there are no examples: none of the {self.clients} clients has an example")
         if len(labels) < self.clients * self.min_size:
             need = f"{self.clients} clients of at least {self.min_size} need {self.clients * self.min_size} examples"
             raise DataError(f"{need}; there are {len(labels)}. Ask for fewer clients or a smaller min_size")
-        rows = topped_up(self.assign(labels, rng(seed, "partition")), self.min_size)
-        return Clients.split(x, y, [np.sort(r) for r in rows])
-
-
-def topped_up(rows: list[np.ndarray], min_size: int) -> list[np.ndarray]:
-    """Give clients that have too few what they lack, one example at a time from the client that has most."""
-    rows = list(rows)
-    sizes = np.array([len(r) for r in rows])
-    for k in np.flatnonzero(sizes < min_size):
-        while sizes[k] < min_size:
-            rich = sizes.argmax()
-            rows[k], rows[rich] = np.append(rows[k], rows[rich][-1]), rows[rich][:-1]
-            sizes[k] += 1
-            sizes[rich] -= 1
-    return rows
+        return Clients.split(x, y, [np.sort(r) for r in self.assign(labels, rng(seed, "partition"))])

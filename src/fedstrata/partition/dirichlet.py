@@ -5,20 +5,18 @@ from typing import final
 
 import numpy as np
 
-from fedstrata.errors import DataError, check
-from fedstrata.partition.base import Partition
-
-TRIES = 100
-"""Draws before clients below the minimum size are topped up from the largest ones."""
+from fedstrata.errors import check
+from fedstrata.partition.base import Dealt
+from fedstrata.partition.dealing import TRIES, by_class, portions, topped_up
 
 
 @final
 @dataclass(frozen=True)
-class Dirichlet(Partition):
-    """For each class, p ~ Dir(alpha) over the clients (Hsu et al. 2019; FedLWS, FedPBS). Small alpha: strong skew.
+class Dirichlet(Dealt):
+    """For each class, p ~ Dir(alpha) over the clients (Yurochkin et al. 2019; FedLWS, FedPBS).
 
-    Drawn again until every client has `min_size` examples; should a hundred draws not do, the largest clients give
-    the smallest what they lack.
+    Small alpha: strong skew. Drawn again until every client has `min_size` examples; should a hundred draws not do,
+    the largest clients give the smallest what they lack.
     """
 
     alpha: float = 0.5
@@ -28,21 +26,20 @@ class Dirichlet(Partition):
         check(self.alpha > 0, f"Dirichlet.alpha must be above 0; got {self.alpha}")
 
     def assign(self, y, draw):
-        if not np.issubdtype(y.dtype, np.integer) or y.ndim != 1:
-            raise DataError(f"Dirichlet splits by class and needs whole-number labels; got {y.dtype} {y.shape}")
+        pools = by_class(y, "Dirichlet")
         rows: list[np.ndarray] = []
         for _ in range(TRIES):
-            rows = self._deal(y, draw)
+            rows = self._hands(pools, draw)
             if min(map(len, rows)) >= self.min_size:
                 break
-        return rows
+        return topped_up(rows, self.min_size)
 
-    def _deal(self, y: np.ndarray, draw: np.random.Generator) -> list[np.ndarray]:
-        hands: list[list[np.ndarray]] = [[] for _ in range(self.clients)]
-        for c in np.unique(y):
-            mine = draw.permutation(np.flatnonzero(y == c))
-            alpha = min(self.alpha, 1e9)  # an even split; far beyond, numpy's draws overflow
-            ends = np.cumsum(draw.dirichlet(np.full(self.clients, alpha)))[:-1]
-            for hand, part in zip(hands, np.split(mine, np.rint(ends * len(mine)).astype(int)), strict=True):
-                hand.append(part)
-        return [draw.permutation(np.concatenate([np.empty(0, int), *hand])) for hand in hands]
+    def _hands(self, pools: list[np.ndarray], draw: np.random.Generator) -> list[np.ndarray]:
+        """The draws of a try, in an order that everybody's old splits depend on."""
+        hands: list[list[np.ndarray]] = [[np.empty(0, int)] for _ in range(self.clients)]
+        for pool in pools:
+            mine = draw.permutation(pool)
+            ends = np.cumsum(portions(self.alpha, self.clients, len(mine), draw))
+            for hand, start, end in zip(hands, [0, *ends[:-1]], ends, strict=True):
+                hand.append(mine[start:end])
+        return [draw.permutation(np.concatenate(hand)) for hand in hands]

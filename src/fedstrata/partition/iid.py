@@ -5,12 +5,12 @@ from typing import final
 
 import numpy as np
 
-from fedstrata.partition.base import Partition
+from fedstrata.partition.base import Dealt
 
 
 @final
 @dataclass(frozen=True)
-class IID(Partition):
+class IID(Dealt):
     """Shuffle and deal: sizes differ by one at most."""
 
     def assign(self, y, draw):
