@@ -18,6 +18,7 @@ from fedstrata.core import Recipe
 from fedstrata.errors import DataError, FedstrataError
 from fedstrata.experiment import Experiment, merged, put, read_toml
 from fedstrata.explain import explain as explained
+from fedstrata.models import MODELS
 from fedstrata.papers import OWN
 from fedstrata.papers import cite as cited
 from fedstrata.parse import parse_recipe
@@ -34,6 +35,8 @@ app = typer.Typer(
     help="Federated learning on data that differs from client to client.",
 )
 out, err = Console(), Console(stderr=True)
+
+MODEL_HELP = f"{', '.join(MODELS)}; options as in resnet20(norm='group'); or your own, package.module:make."
 
 PROXY = 200
 """Examples that the server gets where a method needs some and nobody says how many."""
@@ -53,7 +56,7 @@ def run(
     data: Annotated[str | None, typer.Option(help="A data set: digits.")] = None,
     clients: Annotated[int | None, typer.Option(help="How many clients the data is split over.")] = None,
     alpha: Annotated[float | None, typer.Option(help="Label skew of the Dirichlet split: small is strong.")] = None,
-    model: Annotated[str | None, typer.Option(help="logreg, mlp, cnn or cnn_bn.")] = None,
+    model: Annotated[str | None, typer.Option(help=MODEL_HELP)] = None,
     rounds: Annotated[int | None, typer.Option(help="How many rounds.")] = None,
     seed: Annotated[int | None, typer.Option(help="Of everything that is drawn.")] = None,
     set_: Annotated[list[str] | None, typer.Option("--set", help="Any setting, e.g. training.lr=0.05.")] = None,
@@ -171,6 +174,8 @@ def new_folder(name: str) -> Path:
 
 def main(args: list[str] | None = None) -> None:
     """The entry point: whatever goes wrong is one sentence and exit code 2."""
+    if "" not in sys.path:
+        sys.path.append("")  # this folder may hold a model of one's own; last, so that it hides nothing installed
     try:
         code: Any = app(args, standalone_mode=False)
     except FedstrataError as e:
