@@ -2,5 +2,6 @@
 
 from fedstrata.data.datasets import DATASETS, Dataset, dataset
 from fedstrata.data.synthetic import Quadratics, quadratics
+from fedstrata.data.text import Vocabulary, tokens
 
-__all__ = ["DATASETS", "Dataset", "Quadratics", "dataset", "quadratics"]
+__all__ = ["DATASETS", "Dataset", "Quadratics", "Vocabulary", "dataset", "quadratics", "tokens"]
