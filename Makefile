@@ -22,7 +22,7 @@ format: $(READY)  ## make `check` happy where a machine can
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-pages: $(READY)  ## write docs/methods and the table in docs/decisions.md from the code
+pages: $(READY)  ## write docs/methods, docs/models.md and the table in docs/decisions.md from the code
 	$(BIN)/python -m fedstrata.pages docs
 
 clean:

@@ -1,4 +1,4 @@
-"""The pages about the methods are what the code says."""
+"""The pages about the methods and the models are what the code says."""
 
 import re
 import subprocess
@@ -8,7 +8,8 @@ import pytest
 
 import fedstrata as fs
 from fedstrata.decisions import DECISIONS
-from fedstrata.pages import BEGIN, END, page, pages, with_decisions, write
+from fedstrata.models import MODELS
+from fedstrata.pages import BEGIN, END, models_page, page, pages, with_decisions, write
 from fedstrata.parse import parse_recipe
 from fedstrata.recipes import METHODS
 from tests.test_papers import ROOT
@@ -19,6 +20,12 @@ DOCS = ROOT / "docs"
 def test_the_pages_are_up_to_date():
     found = {p.name: p.read_text(encoding="utf-8") for p in (DOCS / "methods").iterdir()}
     assert found == pages(), "run make pages"
+
+
+def test_the_table_of_models_is_up_to_date():
+    text = (DOCS / "models.md").read_text(encoding="utf-8")
+    assert text == models_page(), "run make pages"
+    assert re.findall(r"^\| `(\w+)` \|", text, re.M) == list(MODELS)
 
 
 def test_the_table_of_decisions_is_up_to_date():

@@ -46,6 +46,8 @@ Alpha = Annotated[float | None, typer.Option(help="Label skew of the Dirichlet s
 Seed = Annotated[int | None, typer.Option(help="Of everything that is drawn.")]
 Set = Annotated[list[str] | None, typer.Option("--set", help="Any setting, e.g. training.lr=0.05.")]
 
+MODEL_HELP = f"{', '.join(MODELS)}; options as in resnet20(norm='group'); or your own, package.module:make."
+
 PROXY = 200
 """Examples that the server gets where a method needs some and nobody says how many."""
 
@@ -66,7 +68,7 @@ def run(
     client: Client = None,
     clients: HowMany = None,
     alpha: Alpha = None,
-    model: Annotated[str | None, typer.Option(help=f"{', '.join(MODELS)}, or package.module:make.")] = None,
+    model: Annotated[str | None, typer.Option(help=MODEL_HELP)] = None,
     rounds: Annotated[int | None, typer.Option(help="How many rounds.")] = None,
     seed: Seed = None,
     set_: Set = None,
@@ -222,6 +224,8 @@ def new_folder(name: str) -> Path:
 
 def main(args: list[str] | None = None) -> None:
     """The entry point: whatever goes wrong is one sentence and exit code 2."""
+    if "" not in sys.path:
+        sys.path.append("")  # this folder may hold a model of one's own; last, so that it hides nothing installed
     try:
         code: Any = app(args, standalone_mode=False)
     except FedstrataError as e:

@@ -49,6 +49,11 @@ def near(name: str, known: Iterable[str]) -> str:
     return f"did you mean {close[0]!r}?" if close else f"choose from {', '.join(known)}"
 
 
+def in_short(error: Exception) -> str:
+    """The kind of an error and the first line of what it says."""
+    return f"{type(error).__name__}: {str(error).splitlines()[0]}" if str(error) else type(error).__name__
+
+
 def check(fine: bool, sentence: str) -> None:
     """Raise a SettingError with this sentence unless all is fine."""
     if not fine:

@@ -1,4 +1,4 @@
-"""The pages about the methods, written from the code: `python -m fedstrata.pages docs`."""
+"""The pages about the methods and the models, written from the code: `python -m fedstrata.pages docs`."""
 
 import inspect
 import sys
@@ -6,12 +6,15 @@ from collections.abc import Iterable
 from dataclasses import fields
 from inspect import cleandoc
 from pathlib import Path
+from typing import Literal, get_args, get_origin
 
 from fedstrata.core import REMEDIES, Recipe
 from fedstrata.cost import REVEALED, CostCard
 from fedstrata.decisions import DECISIONS, Decision
 from fedstrata.errors import DataError
 from fedstrata.explain import Explanation, explain
+from fedstrata.models import MODELS, model
+from fedstrata.models.zoo import options_of
 from fedstrata.parse import recipe_text
 from fedstrata.recipes import METHODS
 from fedstrata.report.tables import described
@@ -38,6 +41,35 @@ is in a method, its options, its costs, where its sources disagree, and whom to 
 - **F3**, fair face attributes, ranks the clients' models by how their errors differ between groups of people. That
   takes data with sensitive attributes of people, which an experiment here does not have.
 """
+
+
+ZOO = f"""\
+{HEAD}
+
+# The models
+
+`--model NAME` on the command line, `fs.models.model(NAME, shape, classes)` in Python. Options go in brackets, as in
+`resnet20(norm="group")`. A model of your own is `package.module:make`, a function that is called as
+`make(shape, classes)`, with the shape of one example, and with the options in brackets if there are any. Methods that
+look at features take what the module called `classifier` sees, or else what the last linear layer sees.
+
+{{table}}
+
+`textcnn` needs `vocabulary`, how many token ids there are; its size above is for 20,000.
+
+Batch normalisation mixes the clients' statistics, and a batch of few values has none worth speaking of: where that
+hurts, `norm="group"` normalises every example by itself, in `groups` groups of channels, or fewer where the channels
+demand it.
+"""
+
+USUAL: dict[str, tuple[tuple[int, ...], int]] = {
+    "layerwise_cnn": ((1, 28, 28), 10),
+    "har_mlp": ((561,), 6),
+    "har_cnn": ((9, 128), 6),
+    "resnet18": ((3, 64, 64), 200),
+    "textcnn": ((128,), 4),
+}
+"""The shape of an example and the classes of the data that a model was made for, where that is not CIFAR-10."""
 
 
 def pages() -> dict[str, str]:
@@ -72,6 +104,11 @@ def page(name: str) -> str:
     return "\n\n".join([HEAD, f"# {name}", adds, *([f"Paper: {paper}"] if paper else []), *told]) + "\n"
 
 
+def models_page() -> str:
+    """All models in one table."""
+    return ZOO.format(table=_table(("model", "what it is", "options", "parameters"), map(_model, MODELS)))
+
+
 def with_decisions(text: str) -> str:
     """A text whose lines between the two markers are the register of decisions."""
     before, begin, rest = text.partition(BEGIN)
@@ -84,7 +121,7 @@ def with_decisions(text: str) -> str:
 
 
 def write(docs: Path) -> None:
-    """Write methods/ anew, and the table in decisions.md."""
+    """Write methods/ and models.md anew, and the table in decisions.md."""
     folder = docs / "methods"
     folder.mkdir(parents=True, exist_ok=True)
     for old in folder.glob("*.md"):
@@ -92,8 +129,24 @@ def write(docs: Path) -> None:
             old.unlink()
     for name, text in pages().items():
         (folder / name).write_text(text, encoding="utf-8")
+    (docs / "models.md").write_text(models_page(), encoding="utf-8")
     register = docs / "decisions.md"
     register.write_text(with_decisions(register.read_text(encoding="utf-8")), encoding="utf-8")
+
+
+def _model(name: str) -> tuple[str, ...]:
+    """A model's row: its parameters are those for the data it was made for."""
+    shape, classes = USUAL.get(name, ((3, 32, 32), 10))
+    options = ", ".join(map(_option, options_of(MODELS[name]).values()))
+    size = sum(p.numel() for p in model(name, shape, classes, vocabulary=20_000).parameters())
+    said = cleandoc(MODELS[name].__doc__ or "").rstrip(".")
+    return f"`{name}`", said, options, f"{size:,} for {shape} and {classes} classes"
+
+
+def _option(option: inspect.Parameter) -> str:
+    choices = get_args(option.annotation) if get_origin(option.annotation) is Literal else ()
+    others = [f" or `{c!r}`" for c in choices if c != option.default]
+    return f"`{option.name}={option.default!r}`{''.join(others)}"
 
 
 def _recipe(name: str, recipe: Recipe) -> str:

@@ -2,24 +2,28 @@
 
 import ast
 import inspect
-from functools import cache
+from functools import cache, partial
 from importlib.metadata import entry_points
 from typing import Any
 
+from fedstrata.calls import Calls
 from fedstrata.core import Part, Recipe
 from fedstrata.errors import SettingError, near
 from fedstrata.parts import PerLayer
 from fedstrata.recipes import DEFAULTS, METHODS, SLOTS, combine
 from fedstrata.values import kinds, refuse_unknown
 
+RECIPES = Calls(
+    "a recipe",
+    "fedprox or fedprox(mu=0.1) + lws(beta=0.1)",
+    "fedprox(mu=0.1)",
+    "a number, a text in quotes nor a part",
+)
+
 
 def parse_recipe(text: str) -> Recipe:
     """The recipe that a text describes: methods and parts joined by +, each with settings in brackets if any."""
-    try:
-        node = ast.parse(text.strip(), mode="eval").body
-    except (SyntaxError, ValueError):
-        raise SettingError(f"{text!r} is not a recipe; write e.g. fedprox or fedprox(mu=0.1) + lws(beta=0.1)") from None
-    terms = [_term(*_call(n, text)) for n in _summands(node)]
+    terms = [_term(*_call(n, text)) for n in _summands(RECIPES.expression(text))]
     return terms[0] if len(terms) == 1 and isinstance(terms[0], Recipe) else combine(*terms)
 
 
@@ -59,16 +63,7 @@ def _parts() -> dict[str, Any]:
 
 
 def _call(node: ast.expr, text: str) -> tuple[str, dict[str, Any]]:
-    if isinstance(node, ast.Name):
-        return node.id, {}
-    if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Name)):
-        raise SettingError(f"{text!r} is not a recipe; write e.g. fedprox or fedprox(mu=0.1) + lws(beta=0.1)")
-    names = [k.arg for k in node.keywords]
-    if twice := [n for n in names if names.count(n) > 1]:
-        raise SettingError(f"{twice[0]!r} is given twice in {text!r}")
-    if node.args or any(k.arg is None for k in node.keywords):
-        raise SettingError(f"settings in {text!r} need their names, e.g. fedprox(mu=0.1)")
-    return node.func.id, {str(k.arg): _value(k.value, text) for k in node.keywords}
+    return RECIPES.call(node, text, partial(_value, text=text))
 
 
 def _value(node: ast.expr, text: str) -> Any:
@@ -80,9 +75,4 @@ def _value(node: ast.expr, text: str) -> Any:
         if name not in known:
             raise SettingError(f"no part is called {name!r}; {near(name, known)}")
         return known[name].from_dict({"kind": name} | settings)
-    try:
-        return ast.literal_eval(node)
-    except (ValueError, TypeError):
-        raise SettingError(
-            f"{ast.unparse(node)!r} in {text!r} is neither a number, a text in quotes nor a part"
-        ) from None
+    return RECIPES.literal(node, text)

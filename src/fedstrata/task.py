@@ -11,7 +11,7 @@ from torch.func import functional_call, vmap
 
 from fedstrata.batchnorm import heed_masks, real_examples
 from fedstrata.dropout import client_noise, heed_noise
-from fedstrata.errors import DataError, ModelError, SettingError, near
+from fedstrata.errors import DataError, ModelError, SettingError, in_short, near
 from fedstrata.layout import Arrays, Layout
 
 Loss = Callable[[Tensor, Tensor], Tensor]
@@ -150,7 +150,7 @@ class Task:
         try:
             outputs = self.forward(w, buffers, x).outputs
         except (RuntimeError, ValueError, TypeError, IndexError) as e:
-            raise DataError(f"the model does not take examples of shape {tuple(x.shape[1:])}: {_first_line(e)}") from e
+            raise DataError(f"the model does not take examples of shape {tuple(x.shape[1:])}: {in_short(e)}") from e
         if self.loss is cross_entropy and (y.is_floating_point() or y.dim() > 1 or int(y.max()) >= outputs.shape[1]):
             given = f"{y.dtype} targets of shape {tuple(y.shape)} up to {float(y.max()):g}"
             need = f"whole-number labels below {outputs.shape[1]}, one an example"
@@ -159,7 +159,7 @@ class Task:
             whole = self.loss(outputs, some)
             each = self.losses(outputs, some)
         except (RuntimeError, ValueError, TypeError, IndexError) as e:
-            raise DataError(f"the loss does not fit outputs of shape {tuple(outputs.shape)}: {_first_line(e)}") from e
+            raise DataError(f"the loss does not fit outputs of shape {tuple(outputs.shape)}: {in_short(e)}") from e
         if whole.dim() == 0 and not torch.allclose(whole, each.mean(), rtol=1e-3, atol=1e-5):
             raise SettingError("the loss is not the mean of the examples' losses; give one with reduction='none'")
         for name, metric in self.metrics.items():
@@ -172,10 +172,6 @@ class Task:
         if values.dim() > 0:
             return values.reshape(len(outputs), -1).mean(-1)
         return vmap(lambda o, t: self.loss(o[None], t[None]))(outputs, y)
-
-
-def _first_line(error: Exception) -> str:
-    return f"{type(error).__name__}: {str(error).splitlines()[0]}" if str(error) else type(error).__name__
 
 
 def classifier_of(model: nn.Module) -> str | None:

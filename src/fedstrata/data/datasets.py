@@ -1,15 +1,23 @@
 """Data sets by name, by name with settings, or by the path of a user's own file."""
 
 import re
+from functools import partial
 from inspect import signature
 from pathlib import Path
 
-from fedstrata.calls import parse_call
+from fedstrata.calls import Calls
 from fedstrata.data.examples import Dataset
 from fedstrata.data.own import load_own
 from fedstrata.data.public import PUBLIC
 from fedstrata.errors import DataError, near
 from fedstrata.values import fit, refuse_unknown
+
+TEXTS = Calls(
+    "a data set",
+    "mnist, mnist(scaling='unit') or the path of a file of yours",
+    "mnist(scaling='unit')",
+    "a number nor a text in quotes",
+)
 
 
 def is_own(text: str) -> bool:
@@ -24,7 +32,7 @@ def dataset(text: str, label: str = "label", client: str = "client") -> Dataset:
     """
     if is_own(text):
         return load_own(Path(text), label, client)
-    name, settings = parse_call(text, 'mnist or mnist(scaling="unit")')
+    name, settings = TEXTS.call(TEXTS.expression(text), text, partial(TEXTS.literal, text=text))
     if name not in PUBLIC:
         raise DataError(f"no data set is called {name!r}; {near(name, PUBLIC)}, or give the path of a file of yours")
     known = signature(PUBLIC[name], eval_str=True).parameters

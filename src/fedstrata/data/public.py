@@ -12,6 +12,7 @@ from fedstrata.data.download import files_of
 from fedstrata.data.examples import Dataset
 from fedstrata.data.formats import bag_of_words, cifar, common_words, idx, image, news, numbers, word_counts
 from fedstrata.data.store import decoded, root
+from fedstrata.data.text import Vocabulary
 from fedstrata.errors import DataError
 from fedstrata.rng import rng
 
@@ -158,8 +159,6 @@ def _decode_har(folder: Path, signals: bool) -> dict[str, np.ndarray]:
 
 
 def _news(name: str, folder: str, classes: int, length: int, words: int) -> Dataset:
-    from fedstrata.data.text import Vocabulary
-
     files = files_of(name)
     paths = [files[f"{folder}/{s}.csv"] for s in ("train", "test")]
 
@@ -171,7 +170,7 @@ def _news(name: str, folder: str, classes: int, length: int, words: int) -> Data
 
     a = decoded(name, paths, decode, length=length, words=words)
     train, test = ((torch.from_numpy(a[f"{s}_x"]), torch.from_numpy(a[f"{s}_y"])) for s in ("train", "test"))
-    return Dataset(train, test, classes, vocabulary=len(a["words"]))
+    return Dataset(train, test, classes, vocabulary=len(a["words"]) + 2)  # padding, and words unknown
 
 
 def _decode_amazon(files: list[Path], words: int) -> dict[str, np.ndarray]:

@@ -21,6 +21,27 @@ def runs_table(finals: Mapping[str, Mapping[str, Any]], title: str | None = None
     return table
 
 
+def split_table(facts: Mapping[str, Any], title: str | None = None) -> Table:
+    """What `describe` said of a split."""
+    table = Table(
+        title=title, title_justify="left", title_style="bold", box=None, show_header=False, padding=(0, 2, 0, 2)
+    )
+    rows = {
+        "clients": f"{facts['clients']:,}",
+        "examples": f"{facts['examples']:,}" + (f", {facts['left_out']:,} left out" if facts["left_out"] else ""),
+        "sizes": f"{facts['smallest']:,} to {facts['largest']:,}, median {facts['median']:,.0f}",
+    }
+    if "classes" in facts:
+        classes = facts["classes"]
+        rows["classes of a client"] = f"{classes['min']} to {classes['max']}, median {classes['median']:.0f}"
+        rows["effective classes"] = f"{facts['effective_classes']:.2f} (mean of e^entropy)"
+        rows["label entropy"] = f"{facts['label_entropy']:.2f} nats (mean)"
+        rows["distance to the whole"] = f"{facts['label_distance']:.2f} (mean total variation of labels)"
+    for what, value in rows.items():
+        table.add_row(what, value)
+    return table
+
+
 def methods_table(methods: Mapping[str, Callable[..., Recipe]]) -> Table:
     """Name, paper, what it adds, what it needs."""
     table = Table(box=SIMPLE_HEAD)

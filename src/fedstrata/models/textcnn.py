@@ -1,0 +1,44 @@
+"""A convolutional network for texts (Kim 2014; Zhang and Wallace 2015)."""
+
+import torch
+from torch import Tensor, nn
+
+from fedstrata.errors import DataError, SettingError, check
+from fedstrata.models.base import Network, Shape
+
+WIDTHS = 3, 4, 5
+"""How many words a filter sees."""
+
+
+def textcnn(
+    shape: Shape,
+    classes: int,
+    vocabulary: int | None = None,
+    dim: int = 128,
+    filters: int = 100,
+    dropout: float = 0.5,
+) -> nn.Module:
+    """Word embeddings, filters over 3, 4 and 5 words, the largest answer of each; for texts as token ids, 0 padding."""
+    if vocabulary is None:
+        raise SettingError("textcnn needs the number of token ids, len(vocabulary): write e.g. vocabulary=20000")
+    for name, size in {"vocabulary": vocabulary, "dim": dim, "filters": filters}.items():
+        check(size >= 1, f"textcnn.{name} must be at least 1; got {size}")
+    check(0 <= dropout < 1, f"textcnn.dropout must be in [0, 1); got {dropout}")
+    if len(shape) != 1 or shape[0] < max(WIDTHS):
+        need = f"texts of {max(WIDTHS)} token ids or more, shape (length,)"
+        raise DataError(f"textcnn needs {need}; the examples have shape {shape}")
+    layers = nn.Embedding(vocabulary, dim, padding_idx=0), LargestAnswers(dim, filters), nn.Dropout(dropout)
+    return Network(nn.Sequential(*layers), filters * len(WIDTHS), classes)
+
+
+class LargestAnswers(nn.Module):
+    """What each filter answers where it answers most, [B, T, dim] -> [B, widths * filters]."""
+
+    def __init__(self, dim: int, filters: int):
+        super().__init__()
+        self.filters = nn.ModuleList(nn.Conv1d(dim, filters, width) for width in WIDTHS)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[B, T, dim] -> [B, widths * filters]."""
+        x = x.transpose(1, 2)
+        return torch.cat([f(x).relu().amax(-1) for f in self.filters], 1)
