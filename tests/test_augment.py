@@ -1,5 +1,7 @@
 """Crops and flips: what they do to an image, and that nobody else's matter."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -42,11 +44,9 @@ def test_draws_cover_all_shifts_and_mirror_half():
 
 
 def test_it_matters_not_who_else_is_stacked_and_each_seed_has_its_own():
-    settings = {"rounds": 2, "training": TRAIN, "augment": Augment(crop=1)}
-    models = [
-        flat(fs.simulate("fedavg", bn_cnn(), image_clients(), **settings, **more).model)
-        for more in ({}, {"chunk": 1}, {"runtime": "apart"}, {"seed": 1})
-    ]
+    settings: dict[str, Any] = {"rounds": 2, "training": TRAIN, "augment": Augment(crop=1)}
+    others: list[dict[str, Any]] = [{}, {"chunk": 1}, {"runtime": "apart"}, {"seed": 1}]
+    models = [flat(fs.simulate("fedavg", bn_cnn(), image_clients(), **settings | more).model) for more in others]
     plain = flat(fs.simulate("fedavg", bn_cnn(), image_clients(), rounds=2, training=TRAIN).model)
     for other in models[1:3]:
         torch.testing.assert_close(models[0], other, rtol=0, atol=1e-10)

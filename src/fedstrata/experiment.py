@@ -54,8 +54,9 @@ class Experiment(Plan):
         if "method" in settings:
             check("recipe" not in settings, "give either method or recipe, not both")
             settings["recipe"] = parse_recipe(str(settings.pop("method"))).to_dict()
-        if isinstance(settings.get("partition"), Mapping):
-            settings["partition"] = merged(SPLIT.to_dict(), settings["partition"])
+        split = settings.get("partition")
+        if isinstance(split, Mapping) and split.get("kind", "Dirichlet") == "Dirichlet":
+            settings["partition"] = merged(SPLIT.to_dict(), split)
         return cls.from_dict(merged(DEFAULTS, settings))
 
     def dataset(self) -> Dataset:

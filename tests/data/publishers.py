@@ -85,7 +85,7 @@ class Mirror:
                 body = body[begin:] if mirror.break_after is None else body[begin : mirror.break_after]
                 self.wfile.write(body)
 
-            def log_message(self, *_: object) -> None:
+            def log_message(self, format: str, *args: object) -> None:
                 pass
 
         return Handler

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import fedstrata as fs
-from fedstrata.core import Local, Part, Select, Step, Weigh
+from fedstrata.core import Finish, Local, Part, Select, Step, Weigh
 from fedstrata.parts import Sample
 from fedstrata.values import kinds
 from tests.federations import flat, mlp, unequal_clients
@@ -32,7 +32,7 @@ def composition(seed: int) -> fs.Recipe:
     steps = some(Step, 3)
     one = {"select": draw.choice(parts(Select)), "weigh": draw.choice(parts(Weigh))}  # pyright: ignore
     many = {slot: tuple(p for p in steps if p.slot == slot) for slot in ("server", "shrink")}
-    return fs.recipes.recipe(**one, local=some(Local, 2), **many)
+    return fs.recipes.recipe(**one, local=some(Local, 2), **many, finish=some(Finish, 1))
 
 
 @pytest.mark.parametrize("seed", range(200))

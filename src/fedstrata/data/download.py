@@ -79,7 +79,7 @@ def _fetch(url: str, name: str, known: str | None, path: str) -> Path:
     try:
         got = pooch.retrieve(
             address, f"md5:{known}" if known else None, target.name, target.parent,
-            downloader=lambda url, out, _: _resumed(url, out, partial),
+            downloader=lambda url, out, _: _resumed(url, out, partial),  # pyright: ignore[reportArgumentType]
         )  # fmt: skip
     except ValueError as e:
         raise DataError(f"{address} is not the published file ({' '.join(str(e).split())}); nothing was kept") from None
