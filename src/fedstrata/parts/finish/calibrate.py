@@ -78,13 +78,13 @@ class Calibrate(Finish):
 
 
 def gaussian(moments: Tensor) -> tuple[Tensor, Tensor]:
-    """(mean [d], a square root of the covariance [d, d]) from the number, the sum and the products of features."""
+    """(mean [d], the symmetric square root of the covariance [d, d]) from the number, the sum and the products of features."""
     d = int((len(moments) - 1) ** 0.5)
     n, mean = moments[0], moments[1 : 1 + d] / moments[0]
     products = moments[1 + d :].view(d, d)
     covariance = (products - n * torch.outer(mean, mean)) / (n - 1).clamp_min(1)
     values, vectors = torch.linalg.eigh((covariance + covariance.T) / 2)
-    return mean, (vectors * values.clamp_min(0).sqrt()).T
+    return mean, vectors * values.clamp_min(0).sqrt() @ vectors.T
 
 
 def _own(named: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
