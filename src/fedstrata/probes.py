@@ -99,7 +99,8 @@ def _by_class(values: Tensor, classes: int, batch: Batch) -> Tensor:
 
 
 def _last_layer(task: Task) -> str:
-    return task.classifier if task.classifier in task.layout.layers else task.layout.layers[-1]
+    within = [n for n in task.layout.layers if f"{n}.".startswith(f"{task.classifier}.")]
+    return (within or task.layout.layers)[-1]
 
 
 MINI: dict[str, Probe] = {
