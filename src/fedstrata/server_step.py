@@ -36,7 +36,7 @@ class Outcome:
     state: State  # hand it back in the next round
     notes: Arrays  # "weights" [K, L], "gamma" [L], ...; clients in the order of their ids
     layers: tuple[str, ...]
-    dropped: list[int]
+    dropped: list[int]  # clients that did not count: NaN or infinity in their reply, or no examples
 
 
 def server_step(
@@ -69,7 +69,7 @@ def server_step(
     w = layout.flatten(trained)
     server = Server(layout, w, kept, parts, {"examples": torch.zeros(table, dtype=torch.float64)}, number)
     heard = _heard(recipe, layout, w, kept, ordered)
-    usable, dropped = screen(heard, number, on_nonfinite) if ordered else (heard, [])
+    usable, dropped = _counted(*screen(heard, number, on_nonfinite)) if ordered else (heard, [])
     cohort = Cohort(layout, heard.ids, heard.stats, w, population or table, number)
     server, notes = close_round(recipe, server, cohort, usable, proxy, lr=lr)
     whole = layout.unflatten(server.model) | server.buffers
@@ -111,6 +111,14 @@ def _heard(recipe: Recipe, layout: Layout, w: Tensor, kept: Arrays, replies: Seq
     stats |= {"steps": _stat("steps", replies, "", layout)} if all("steps" in r.stats for r in replies) else {}
     uploads = {name: _uploads(layout, replies) for name in recipe.locals()}
     return Replies(torch.tensor(ids), delta, buffers, uploads, stats)
+
+
+def _counted(replies: Replies, dropped: list[int]) -> tuple[Replies, list[int]]:
+    """Leave out clients without examples too, unless nobody has any."""
+    has = replies.stats["examples"] > 0
+    if not bool(has.any()):
+        return replies, dropped
+    return replies.only(has), sorted([*dropped, *replies.ids[~has].tolist()])
 
 
 def _one(reply: Reply, layout: Layout, kept: Arrays) -> tuple[Tensor, Arrays]:
