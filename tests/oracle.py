@@ -24,6 +24,11 @@ def fedavg(w: Model, replies: Replies, state: dict, uniform: bool = False) -> Mo
     return mean(w, replies, [1 / len(replies)] * len(replies) if uniform else shares(replies))
 
 
+def moved(w: Model, hat: Model, lr: float) -> Model:
+    """A server learning rate."""
+    return {n: w[n] + lr * (hat[n] - w[n]) for n in w}
+
+
 def fedavgm(w: Model, replies: Replies, state: dict, beta: float = 0.9, lr: float = 1.0, damp: float = 0.0) -> Model:
     hat = fedavg(w, replies, state)
     v = state.setdefault("v", {n: np.zeros_like(x) for n, x in w.items()})
@@ -32,16 +37,22 @@ def fedavgm(w: Model, replies: Replies, state: dict, beta: float = 0.9, lr: floa
     return {n: w[n] - lr * v[n] for n in w}
 
 
-def fedopt(w: Model, replies: Replies, state: dict, kind: str, lr: float, beta1: float, tau: float = 1e-3) -> Model:
-    hat, out = fedavg(w, replies, state), {}
+def fedopt(
+    w: Model, replies: Replies, state: dict, kind: str, lr: float, beta1: float,
+    tau: float = 1e-3, beta2: float = 0.99, v_init: float | None = None, corrected: bool = False,
+) -> Model:  # fmt: skip
+    p, out = shares(replies), {}
+    r = state["r"] = state.get("r", 0) + 1
+    if corrected:
+        lr = lr * np.sqrt(1 - beta2 ** (r + 1)) / (1 - beta1 ** (r + 1))
     for n in w:
-        m, v = state.setdefault(n, (np.zeros_like(w[n]), np.full_like(w[n], tau**2)))
-        d = hat[n] - w[n]
+        m, v = state.setdefault(n, (np.zeros_like(w[n]), np.full_like(w[n], tau**2 if v_init is None else v_init)))
+        d = sum(a * (x[n] - w[n]) for a, (_, x, _, _) in zip(p, replies, strict=True))
         m = beta1 * m + (1 - beta1) * d
         v = {
             "adagrad": v + d**2,
-            "adam": 0.99 * v + 0.01 * d**2,
-            "yogi": v - 0.01 * d**2 * np.sign(v - d**2),
+            "adam": beta2 * v + (1 - beta2) * d**2,
+            "yogi": v - (1 - beta2) * d**2 * np.sign(v - d**2),
         }[kind]
         state[n] = m, v
         out[n] = w[n] + lr * m / (np.sqrt(v) + tau)
@@ -54,6 +65,15 @@ def feddyn(w: Model, replies: Replies, state: dict, alpha: float, population: in
         h = state.get(n, np.zeros_like(w[n])) - alpha / population * sum(m[n] - w[n] for _, m, _, _ in replies)
         state[n] = h
         out[n] = sum(m[n] for _, m, _, _ in replies) / len(replies) - h / alpha
+    return out
+
+
+def feddyn_fedlaw(w: Model, replies: Replies, state: dict, alpha: float) -> Model:
+    """FedDyn's server as FedLAW's code has it: shares of the cohort instead of 1/N and 1/K."""
+    hat, out = fedavg(w, replies, state), {}
+    for n in w:
+        state[n] = state.get(n, np.zeros_like(w[n])) - alpha * (hat[n] - w[n])
+        out[n] = hat[n] - state[n] / alpha
     return out
 
 
@@ -71,7 +91,7 @@ def fednova(w: Model, replies: Replies, state: dict) -> Model:
     return {n: w[n] - tau * sum(p[k] * (w[n] - r[1][n]) / t[k] for k, r in enumerate(replies)) for n in w}
 
 
-def feddisco(w: Model, replies: Replies, state: dict, distance: str, a: float = 0.5, b: float = 0.1) -> Model:
+def disco_weights(replies: Replies, distance: str = "kl", a: float = 0.5, b: float = 0.1) -> list[float]:
     p, q = np.array(shares(replies)), np.array([s["labels"] / np.sum(s["labels"]) for _, _, _, s in replies])
     target = np.full(q.shape[1], 1 / q.shape[1])
     if distance == "kl":
@@ -82,15 +102,30 @@ def feddisco(w: Model, replies: Replies, state: dict, distance: str, a: float = 
     else:
         d = np.linalg.norm(q - target, ord=1 if distance == "l1" else 2, axis=1)
     weights = np.maximum(p - a * d + b, 0)
-    return mean(w, replies, list(weights / weights.sum() if weights.sum() > 0 else p))
+    return list(weights / weights.sum() if weights.sum() > 0 else p)
 
 
-def ldawa(w: Model, replies: Replies, state: dict) -> Model:
-    def cos(a: np.ndarray, b: np.ndarray) -> float:
-        size = np.linalg.norm(a) * np.linalg.norm(b)
-        return float(np.clip((a * b).sum() / size, -1, 1)) if size > 0 else 1.0
+def feddisco(w: Model, replies: Replies, state: dict, distance: str = "kl", a: float = 0.5, b: float = 0.1) -> Model:
+    return mean(w, replies, disco_weights(replies, distance, a, b))
 
-    return {n: sum(cos(m[n], w[n]) * m[n] for _, m, _, _ in replies) / len(replies) for n in w}  # pyright: ignore
+
+def cosine(a: np.ndarray, b: np.ndarray) -> float:
+    size = np.linalg.norm(a) * np.linalg.norm(b)
+    return float(np.clip((a * b).sum() / size, -1, 1)) if size > 0 else 1.0
+
+
+def ldawa(
+    w: Model, replies: Replies, state: dict, floor: float = -1.0, normalised: bool = False, warmup: int = 0
+) -> Model:
+    t = state["t"] = state.get("t", 0) + 1
+    if t <= warmup:
+        return fedavg(w, replies, state)
+    out = {}
+    for n in w:
+        delta = [max(floor, cosine(m[n], w[n])) for _, m, _, _ in replies]
+        total = sum(delta) if normalised else len(replies)
+        out[n] = sum(d * m[n] for d, (_, m, _, _) in zip(delta, replies, strict=True)) / total
+    return out
 
 
 def groups(w: Model, grain: str) -> list[list[str]]:
@@ -124,7 +159,9 @@ def angle_weighted(w: Model, replies: Replies, state: dict, grain: str, alpha: f
     return {n: out[n] for n in w}
 
 
-def lws(w: Model, hat: Model, replies: Replies, beta: float, grain: str, variant: str) -> Model:
+def lws(
+    w: Model, hat: Model, replies: Replies, beta: float, grain: str, variant: str, skip: tuple[str, ...] = ()
+) -> Model:
     out = {}
     for names in groups(w, grain):
         old, new = vector(w, names), vector(hat, names)
@@ -138,7 +175,34 @@ def lws(w: Model, hat: Model, replies: Replies, beta: float, grain: str, variant
                 "only_opt": w[n] + gamma * (hat[n] - w[n]),
                 "only_reg": hat[n] - (1 - gamma) * w[n],
             }[variant]
-    return {n: out[n] for n in w}
+    return {n: hat[n] if n in skip else out[n] for n in w}
+
+
+def mixed_buffers(w: Model, replies: Replies, weights: list[float]) -> Model:
+    """Means of the clients' buffers, not rounded: floating-point ones by these weights, whole numbers by p_k."""
+    by = {n: weights if np.issubdtype(x.dtype, np.floating) else shares(replies) for n, x in w.items()}
+    return {n: np.asarray(sum(p * r[1][n] for p, r in zip(by[n], replies, strict=True))) for n in w}
+
+
+def official_lws(
+    w: Model, hat: Model, replies: Replies, beta: float = 0.03, low: float = 0.01, high: float = 0.2
+) -> Model:
+    """FedLWS's published code on a whole state_dict; `hat` has unrounded means of the buffers."""
+    out: Model = {}
+    group: list[str] = []
+    for name in w:
+        group.append(name)
+        if "bias" not in name and name != list(w)[-1]:
+            continue
+        old, new = vector(w, group).astype(float), vector(hat, group)
+        g = np.array([vector(m, group) - old for _, m, _, _ in replies])
+        tau = np.mean([np.linalg.norm(x - g.mean(0)) for x in g])
+        size = np.linalg.norm(old)
+        pull = min(max(beta * tau, low), high)
+        gamma = size / (size + pull * np.linalg.norm(new - old)) if size > 0 else 1.0
+        out |= {n: gamma * hat[n] for n in group}
+        group = []
+    return {n: x if np.issubdtype(w[n].dtype, np.floating) else np.rint(x).astype(w[n].dtype) for n, x in out.items()}
 
 
 def awd(w: Model, replies: Replies, state: dict, strength: float) -> Model:
@@ -159,8 +223,9 @@ def adadecay(w: Model, replies: Replies, state: dict, alpha: float, strength: fl
     return out
 
 
-def softmax_weighted(w: Model, replies: Replies, state: dict, tau: float) -> Model:
-    e = np.exp(-tau * np.array([s["variance"] for _, _, _, s in replies]))
+def softmax_weighted(w: Model, replies: Replies, state: dict, tau: float, normalise: bool = False) -> Model:
+    v = np.array([s["variance"] for _, _, _, s in replies])
+    e = np.exp(-tau * (v / v.mean() if normalise else v))
     return mean(w, replies, list(e / e.sum()))
 
 

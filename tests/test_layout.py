@@ -332,3 +332,12 @@ def test_a_layout_moves_to_another_device():
     layout: Any = Layout.of(net()).to("meta")
     assert layout.zeros().device.type == "meta"
     assert layout.tensors == Layout.of(net()).tensors
+
+
+def test_norms_are_the_layers_whose_tensors_all_have_one_dimension():
+    model = nn.Sequential(nn.Conv1d(2, 3, 1), nn.BatchNorm1d(3), nn.Linear(3, 3), nn.LayerNorm(3), nn.Linear(3, 3))
+    found = dict(zip([n for n, _ in Layout.of(model).tensors], Layout.of(model).norms(), strict=True))
+    assert [n for n, norm in found.items() if norm] == ["1.weight", "1.bias", "3.weight", "3.bias"]
+    tied = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3))
+    tied.get_submodule("1").weight = tied.get_parameter("0.weight")
+    assert Layout.of(tied).norms() == (False, False, False)  # a bias beside a tied weight is no norm's

@@ -1,7 +1,5 @@
 """Client halves against plain loops in which the term is written as a penalty and differentiated by autograd."""
 
-from copy import deepcopy
-
 import pytest
 import torch
 from torch import Tensor, nn
@@ -9,33 +7,9 @@ from torch import Tensor, nn
 import fedstrata as fs
 from fedstrata.clients import Clients, training_batches
 from tests.federations import flat, mlp, unequal_clients
+from tests.slow import LR, SIZES, TRAIN, load, local, vector
 
-LR, R = 0.1, fs.recipes
-TRAIN = fs.SGD(lr=LR, batch=5, epochs=2)
-SIZES = (12, 5, 9)
-
-
-def local(world: nn.Module, clients: Clients, k: int, number: int, penalty) -> nn.Module:
-    """One client's steps on its loss plus a penalty of (model, x), by torch's own optimiser."""
-    mine = deepcopy(world)
-    opt = torch.optim.SGD(mine.parameters(), lr=LR)
-    schedule = training_batches(clients, [k], TRAIN, 0, number)
-    for rows, count in zip(schedule.index[0], schedule.count[0], strict=True):
-        x, y = clients.x[rows[:count]], clients.y[rows[:count]]
-        opt.zero_grad()
-        (nn.functional.cross_entropy(mine(x), y) + penalty(mine, x)).backward()
-        opt.step()
-    return mine
-
-
-def vector(model: nn.Module) -> Tensor:
-    return torch.cat([p.reshape(-1) for p in model.parameters()])
-
-
-def load(w: Tensor) -> nn.Module:
-    model = mlp()
-    nn.utils.vector_to_parameters(w.detach().clone(), model.parameters())
-    return model
+R = fs.recipes
 
 
 def library(recipe: fs.Recipe, rounds: int) -> Tensor:

@@ -63,6 +63,24 @@ CASES: dict[str, tuple[fs.Recipe, Truth]] = {
     "fedadam": (R.fedadam(), lambda *a: o.fedopt(*a, "adam", 0.1, 0.9)),
     "fedyogi": (R.fedyogi(), lambda *a: o.fedopt(*a, "yogi", 0.01, 0.9)),
     "feddyn": (R.feddyn(alpha=0.3), lambda *a: o.feddyn(*a, 0.3, N)),
+    "fedavg with a rate": (R.fedavg(lr=0.4), lambda *a: o.moved(a[0], o.fedavg(*a), 0.4)),
+    "fedadagrad from 0": (R.fedadagrad(v_init=0.0), lambda *a: o.fedopt(*a, "adagrad", 0.1, 0.0, v_init=0.0)),
+    "fedadagrad with momentum": (R.fedadagrad(beta1=0.5, tau=0.1), lambda *a: o.fedopt(*a, "adagrad", 0.1, 0.5, 0.1)),
+    "fedadam from 2": (
+        R.fedadam(beta2=0.9, v_init=2.0), lambda *a: o.fedopt(*a, "adam", 0.1, 0.9, beta2=0.9, v_init=2.0)
+    ),
+    "fedadam corrected": (
+        R.fedadam(bias_correction=True), lambda *a: o.fedopt(*a, "adam", 0.1, 0.9, corrected=True)
+    ),
+    "fedadam of flower": (
+        R.fedadam_flower(), lambda *a: o.fedopt(*a, "adam", 0.1, 0.9, 1e-9, v_init=0.0, corrected=True)
+    ),
+    "fedadam of fedlaw": (R.fedadam_fedlaw(), lambda *a: o.fedopt(*a, "adam", 1.0, 0.9, 1e-5, v_init=0.0)),
+    "fedyogi from 0.3": (R.fedyogi(v_init=0.3), lambda *a: o.fedopt(*a, "yogi", 0.01, 0.9, v_init=0.3)),
+    "feddyn of fedlaw": (R.feddyn_fedlaw(alpha=0.3), lambda *a: o.feddyn_fedlaw(*a, 0.3)),
+    "scaffold with a rate": (
+        R.scaffold(lr=0.4), lambda *a: o.moved(a[0], o.fedavg(*a, uniform=True), 0.4)
+    ),
     "scaffold": (R.scaffold(), lambda *a: o.fedavg(*a, uniform=True)),
     "fednova": (R.fednova(momentum=0.0), o.fednova),
     **{
@@ -70,6 +88,9 @@ CASES: dict[str, tuple[fs.Recipe, Truth]] = {
         for d in ("kl", "l1", "l2", "cosine")
     },
     "ldawa": (R.ldawa(), o.ldawa),
+    "ldawa cut": (R.ldawa(floor=0.97), lambda *a: o.ldawa(*a, floor=0.97)),
+    "ldawa normalised": (R.ldawa(normalised=True), lambda *a: o.ldawa(*a, normalised=True)),
+    "ldawa warmed up": (R.ldawa(warmup_rounds=2), lambda *a: o.ldawa(*a, warmup=2)),
     "fedadp": (R.fedadp(), lambda *a: o.angle_weighted(*a, "model")),
     "fedlayerwise": (R.fedlayerwise(), lambda *a: o.angle_weighted(*a, "layer")),
     "fedlayerwise by tensor": (R.fedlayerwise(grain="tensor"), lambda *a: o.angle_weighted(*a, "tensor")),
@@ -86,6 +107,13 @@ CASES: dict[str, tuple[fs.Recipe, Truth]] = {
             ("feddyn", R.feddyn(alpha=0.3), lambda *a: o.feddyn(*a, 0.3, N)),
         )
     },
+    **{
+        f"fedlws {mode} without norms": (
+            R.fedlws(beta=0.4, mode=mode, skip_norm=True),  # pyright: ignore
+            lambda w, rs, s, m=mode: o.lws(w, o.fedavg(w, rs, s), rs, 0.4, m, "full", ("norm.weight",)),
+        )
+        for mode in ("layer", "model", "tensor")
+    },
     "qfedavg": (R.qfedavg(q=0.7), lambda *a: o.qfedavg(*a, 0.7, LR)),
     "qfedavg 0": (R.qfedavg(q=0.0), lambda *a: o.fedavg(*a, uniform=True)),
     "afl": (R.afl(lr=0.2), lambda *a: o.afl(*a, 0.2, N)),
@@ -96,6 +124,12 @@ CASES: dict[str, tuple[fs.Recipe, Truth]] = {
     "fedbs": (R.fedbs(tau=2.0), lambda *a: o.softmax_weighted(*a, 2.0)),
     "fedpbs": (R.fedpbs(), lambda *a: o.fedavg(*a, uniform=True)),
     "fedpbs sat": (R.fedpbs(aggregation="sat"), lambda *a: o.softmax_weighted(*a, 1.0)),
+    "fedpbs sat of gradients": (
+        R.fedpbs(aggregation="sat", variance="gradient", tau=3.0), lambda *a: o.softmax_weighted(*a, 3.0)
+    ),
+    "fedpbs by size": (R.fedpbs(aggregation="samples", two_phase=True), o.fedavg),
+    "fedbs normalised": (R.fedbs(tau=2.0, normalise=True), lambda *a: o.softmax_weighted(*a, 2.0, normalise=True)),
+    "fedbs of the last layer": (R.fedbs(tau=2.0, grad_scope="last_layer"), lambda *a: o.softmax_weighted(*a, 2.0)),
 }  # fmt: skip
 
 
@@ -141,6 +175,18 @@ def test_the_order_of_replies_changes_not_one_bit(name):
     )
     assert all(one.model[n].tobytes() == other.model[n].tobytes() for n in w)
     assert torch.equal(one.notes["weights"], other.notes["weights"])
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_client_without_examples_does_not_count(name):
+    recipe, draw = CASES[name][0], np.random.default_rng(2)
+    w = model(draw)
+    rs = replies(w, draw, 6)
+    client, moved, _, stats = rs[2]
+    more = [*sent(rs[:2]), fs.Reply(client=client, model=moved, examples=0, stats=stats), *sent(rs[3:])]
+    one, other = (fs.server_step(recipe, w, r, population=N, lr=LR) for r in (more, sent(rs[:2] + rs[3:])))
+    assert all(one.model[n].tobytes() == other.model[n].tobytes() for n in w)
+    assert one.dropped == [client]
 
 
 def test_scaffolds_control_variate_is_the_oracles():

@@ -92,11 +92,11 @@ class Layout:
 
     def norms(self) -> tuple[bool, ...]:
         """Which tensors scale or shift a normalisation: all tensors of their layer have at most one dimension."""
-        flat: dict[str, bool] = {}
-        owners = [n.rpartition(".")[0] for n, _ in self.tensors]
-        for owner, (_, shape) in zip(owners, self.tensors, strict=True):
+        shapes, flat = dict(self.tensors), dict[str, bool]()
+        for name, shape in [*self.tensors, *((alias, shapes[n]) for alias, n in self.aliases)]:
+            owner = name.rpartition(".")[0]
             flat[owner] = flat.get(owner, True) and len(shape) == 1
-        return tuple(flat[owner] for owner in owners)
+        return tuple(flat[n.rpartition(".")[0]] for n, _ in self.tensors)
 
     def spans(self) -> Iterator[tuple[int, int]]:
         """Begin and end of each layer in the vector."""

@@ -72,14 +72,16 @@ def gradient(task: Task, w: Tensor, buffers: Arrays, batch: Batch) -> Tensor:
 def class_moments(task: Task, w: Tensor, buffers: Arrays, batch: Batch) -> Tensor:
     """For each class: 1, the features and their products, [C, 1 + d + d * d], for an example of it; zeros else."""
     z, classes = _features(task, w, buffers, batch)
-    products = (z[:, :, None] * z[:, None, :]).flatten(1)
-    return _by_class(torch.cat([torch.ones_like(z[:, :1]), z, products], 1), classes, batch)
+    member = _member(classes, batch, z)
+    products = torch.stack([(z * m[:, None]).T @ z for m in member.unbind(1)])  # [C, d, d], never [B, d, d]
+    return torch.cat([member.sum(0)[:, None], member.T @ z, products.flatten(1)], 1)
 
 
 def class_features(task: Task, w: Tensor, buffers: Arrays, batch: Batch) -> Tensor:
     """For each class: 1 and the features scaled to length 1, [C, 1 + d], for an example of it; zeros else."""
     z, classes = _features(task, w, buffers, batch)
-    return _by_class(torch.cat([torch.ones_like(z[:, :1]), normalize(z, dim=1)], 1), classes, batch)
+    member = _member(classes, batch, z)
+    return torch.cat([member.sum(0)[:, None], member.T @ normalize(z, dim=1)], 1)
 
 
 def _features(task: Task, w: Tensor, buffers: Arrays, batch: Batch) -> tuple[Tensor, int]:
@@ -90,16 +92,15 @@ def _features(task: Task, w: Tensor, buffers: Arrays, batch: Batch) -> tuple[Ten
     return seen.features.flatten(1).double(), seen.outputs.shape[1]
 
 
-def _by_class(values: Tensor, classes: int, batch: Batch) -> Tensor:
-    """The sums of the real examples' values, class by class: [B, m] -> [C, m]."""
-    member = one_hot(batch.y, classes).to(values.dtype)  # [B, C]
-    if batch.mask is not None:
-        member = torch.where(batch.mask[:, None], member, 0.0)
-    return member.T @ values
+def _member(classes: int, batch: Batch, like: Tensor) -> Tensor:
+    """Which class each real example is of, [B, C], as 0 and 1."""
+    member = one_hot(batch.y, classes).to(like.dtype)
+    return member if batch.mask is None else torch.where(batch.mask[:, None], member, 0.0)
 
 
 def _last_layer(task: Task) -> str:
-    return task.classifier if task.classifier in task.layout.layers else task.layout.layers[-1]
+    within = [n for n in task.layout.layers if f"{n}.".startswith(f"{task.classifier}.")]
+    return (within or task.layout.layers)[-1]
 
 
 MINI: dict[str, Probe] = {

@@ -36,7 +36,7 @@ class Outcome:
     state: State  # hand it back in the next round
     notes: Arrays  # "weights" [K, L], "gamma" [L], ...; clients in the order of their ids
     layers: tuple[str, ...]
-    dropped: list[int]
+    dropped: list[int]  # clients that did not count: NaN or infinity in their reply, or no examples
 
 
 def server_step(
@@ -47,6 +47,7 @@ def server_step(
     population: int | None = None,
     proxy: Proxy | None = None,
     lr: float | None = None,
+    seed: int = 0,
     buffers: Sequence[str] | None = None,
     on_nonfinite: OnNonFinite = "drop",
 ) -> Outcome:
@@ -54,7 +55,7 @@ def server_step(
 
     Layers come from the dotted prefix of the names. Running statistics and counters are buffers, or what `buffers`
     names. `population` counts all clients; unless given, the highest client id seen so far plus one. `lr` is the
-    clients' learning rate, for the methods that need it.
+    clients' learning rate, for the methods that need it; `seed` is for those that draw.
     """
     recipe = replace(recipe, finish=())  # what is done once, after the last round, is no round's business
     recipe.check(recipe.needs - ({"proxy"} if proxy is None else set()))
@@ -69,9 +70,9 @@ def server_step(
     w = layout.flatten(trained)
     server = Server(layout, w, kept, parts, {"examples": torch.zeros(table, dtype=torch.float64)}, number)
     heard = _heard(recipe, layout, w, kept, ordered)
-    usable, dropped = screen(heard, number, on_nonfinite) if ordered else (heard, [])
+    usable, dropped = _counted(*screen(heard, number, on_nonfinite)) if ordered else (heard, [])
     cohort = Cohort(layout, heard.ids, heard.stats, w, population or table, number)
-    server, notes = close_round(recipe, server, cohort, usable, proxy, lr=lr)
+    server, notes = close_round(recipe, server, cohort, usable, proxy, lr=lr, seed=seed)
     whole = layout.unflatten(server.model) | server.buffers
     back = {n: _like(whole[n], given) for n, given in model.items()}
     memory = {"population": torch.tensor(table), "round": torch.tensor(server.number)}
@@ -111,6 +112,14 @@ def _heard(recipe: Recipe, layout: Layout, w: Tensor, kept: Arrays, replies: Seq
     stats |= {"steps": _stat("steps", replies, "", layout)} if all("steps" in r.stats for r in replies) else {}
     uploads = {name: _uploads(layout, replies) for name in recipe.locals()}
     return Replies(torch.tensor(ids), delta, buffers, uploads, stats)
+
+
+def _counted(replies: Replies, dropped: list[int]) -> tuple[Replies, list[int]]:
+    """Leave out clients without examples too, unless nobody has any."""
+    has = replies.stats["examples"] > 0
+    if not bool(has.any()):
+        return replies, dropped
+    return replies.only(has), sorted([*dropped, *replies.ids[~has].tolist()])
 
 
 def _one(reply: Reply, layout: Layout, kept: Arrays) -> tuple[Tensor, Arrays]:

@@ -235,7 +235,9 @@ def _have(fed: Federation, proxy: Examples | None) -> frozenset[str]:
     """What this experiment gives a recipe."""
     have = {*PROBES, "steps"}
     have |= {"proxy"} if proxy is not None else set()
-    has_features = fed.task.classifier is not None and fed.task.layout.depth > 1  # else they are the raw examples
+    head = f"{fed.task.classifier}."
+    before = [n for n in fed.task.layout.layers if not f"{n}.".startswith(head)]
+    has_features = bool(fed.task.classifier and before)  # else they are the raw examples
     have |= {"features"} if has_features else set()
     have |= {"labels"} if not fed.clients.y.is_floating_point() else set()
     return frozenset(have)

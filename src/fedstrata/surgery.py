@@ -10,15 +10,18 @@ from torch import Tensor, nn
 from fedstrata.errors import ModelError
 from fedstrata.layout import Layout
 from fedstrata.rng import seeded, torch_seed
-from fedstrata.task import classifier_of
+from fedstrata.task import Head, classifier_of
 
 
 def with_head(model: nn.Module, seed: int, make: Callable[[nn.Linear], nn.Module], who: str) -> nn.Module:
     """A copy of the model with another head in place of its linear classifier, drawn from the seed."""
-    name = classifier_of(model)
+    name = _last_linear(model)
     old = model.get_submodule(name) if name is not None else None
     if name is None or not isinstance(old, nn.Linear):
-        found = f"its classifier is a {type(old).__name__}" if old is not None else "it has no linear layer"
+        named = getattr(model, "classifier", None)
+        found = "it has no linear layer"
+        if isinstance(named, nn.Module):
+            found = f"its classifier is a {type(named).__name__} without a linear layer"
         raise ModelError(
             f"{who} replaces a model's linear classifier, and {type(model).__name__} has none: {found}; "
             "give a model that ends in nn.Linear, or call that layer `classifier`"
@@ -33,6 +36,15 @@ def with_head(model: nn.Module, seed: int, make: Callable[[nn.Linear], nn.Module
     return changed
 
 
+def _last_linear(model: nn.Module) -> str | None:
+    """The last linear layer of the classifier, which may be several layers."""
+    within = classifier_of(model)
+    if within is None:
+        return None
+    inside = model.get_submodule(within).named_modules()
+    return next((f"{within}.{n}".strip(".") for n, m in reversed(list(inside)) if isinstance(m, nn.Linear)), None)
+
+
 def _copy(model: nn.Module) -> nn.Module:
     """A copy in which tensors that share storage still do."""
     copied = deepcopy(model)
@@ -42,7 +54,7 @@ def _copy(model: nn.Module) -> nn.Module:
     return copied
 
 
-class ETFHead(nn.Module):
+class ETFHead(Head):
     """scale times the cosines between the projected features and the corners of a simplex that nobody trains."""
 
     def __init__(self, old: nn.Linear, scale: float, width: int | None = None):
@@ -50,16 +62,19 @@ class ETFHead(nn.Module):
         classes = old.out_features
         width = max(width or old.in_features, classes)
         self.projection = nn.Linear(old.in_features, width)
-        self.scale = nn.Parameter(torch.tensor(float(scale)))
+        self.scale = nn.Parameter(torch.tensor(scale, dtype=torch.float64))
         self.corners = nn.Parameter(simplex_etf(width, classes), requires_grad=False)  # [width, C]
 
     def forward(self, h: Tensor) -> Tensor:
-        """Logits, [B, C]."""
-        return self.scale * nn.functional.normalize(self.projection(h), dim=-1) @ self.corners
+        """Logits, [B, C]; in evaluation the largest is that of the nearest corner, whatever the sign of the scale."""
+        scale = self.scale if self.training else self.scale.abs()
+        return scale * nn.functional.normalize(self.projection(h), dim=-1) @ self.corners
 
 
-class Projected(nn.Module):
+class Projected(Head):
     """A projection head of two layers, then a linear classifier."""
+
+    within = "classify"
 
     def __init__(self, old: nn.Linear, width: int):
         super().__init__()

@@ -174,8 +174,17 @@ class Task:
         return vmap(lambda o, t: self.loss(o[None], t[None]))(outputs, y)
 
 
+class Head(nn.Module):
+    """What a part puts in place of a model's classifier; `within` is the module inside that sees the features."""
+
+    within = ""  # the head itself
+
+
 def classifier_of(model: nn.Module) -> str | None:
-    """The module called classifier, or else the last linear layer."""
+    """The module that sees the features: of a head that a part put there, called classifier, or the last linear one."""
+    heads = [f"{n}.{m.within}".strip(".") for n, m in model.named_modules() if isinstance(m, Head)]
+    if heads:
+        return heads[-1]
     if isinstance(getattr(model, "classifier", None), nn.Module):
         return "classifier"
     return next((n for n, m in reversed(list(model.named_modules())) if isinstance(m, nn.Linear)), None)

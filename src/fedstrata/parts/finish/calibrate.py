@@ -10,6 +10,7 @@ from torch.func import functional_call
 
 from fedstrata.core import Finish
 from fedstrata.errors import check
+from fedstrata.layout import Arrays
 from fedstrata.task import Task
 
 
@@ -48,7 +49,7 @@ class Calibrate(Finish):
         n = stats["examples"].double()
         pooled = (stats["class_moments"].double() * n[:, None, None]).sum(0)  # [C, 1 + d + d * d]
         z, y = self._draw(pooled, rng)
-        return self._trained(model, task, z.to(model.device, model.dtype), y.to(model.device), rng)
+        return self._trained(model, buffers, task, z.to(model.device, model.dtype), y.to(model.device), rng)
 
     def _draw(self, pooled: Tensor, rng: np.random.Generator) -> tuple[Tensor, Tensor]:
         """Virtual features and their classes; a class that nobody has gives none."""
@@ -61,20 +62,28 @@ class Calibrate(Finish):
             found.append((mean + noise @ spread, torch.full((self.samples,), c)))
         return torch.cat([z for z, _ in found]), torch.cat([y for _, y in found])
 
-    def _trained(self, model: Tensor, task: Task, z: Tensor, y: Tensor, rng: np.random.Generator) -> Tensor:
-        """The model with its classifier trained on these features."""
-        named = task.layout.unflatten(model.clone())
-        prefix = f"{task.classifier}."
+    def _trained(
+        self, model: Tensor, buffers: Arrays, task: Task, z: Tensor, y: Tensor, rng: np.random.Generator
+    ) -> Tensor:
+        """The model with its classifier trained on these features; what it shares with other layers stays."""
+        named, prefix = task.layout.unflatten(model), f"{task.classifier}."
+        owners = [*((n, n) for n, _ in task.layout.tensors), *task.layout.aliases]
+        elsewhere = {first for n, first in owners if not n.startswith(prefix)}
+        inside = {n: first for n, first in owners if n.startswith(prefix)}
+        mine = {n: named[n].detach().clone().requires_grad_() for n in inside.values() if n not in elsewhere}
+        if not mine:
+            return model
+        trained = named | mine
+        given = {n: t for n, t in (task.frozen | buffers).items() if n.startswith(prefix)}
+        given = {n.removeprefix(prefix): t for n, t in (given | {n: trained[f] for n, f in inside.items()}).items()}
         head = task.eval_mode.get_submodule(str(task.classifier))
-        mine = {n.removeprefix(prefix): p.requires_grad_() for n, p in _own(named, prefix).items()}
-        fixed = {n.removeprefix(prefix): p for n, p in task.frozen.items() if n.startswith(prefix)}
         sgd = torch.optim.SGD(mine.values(), self.lr, momentum=0.9)
         for _ in range(self.epochs):
             for rows in torch.from_numpy(rng.permutation(len(z))).to(z.device).split(self.batch):
                 sgd.zero_grad()
-                task.losses(functional_call(head, mine | fixed, (z[rows],)), y[rows]).mean().backward()
+                task.losses(functional_call(head, given, (z[rows],)), y[rows]).mean().backward()
                 sgd.step()
-        return task.layout.flatten(named | {f"{prefix}{n}": p.detach() for n, p in mine.items()})
+        return task.layout.flatten(trained)
 
 
 def gaussian(moments: Tensor) -> tuple[Tensor, Tensor]:
@@ -85,8 +94,3 @@ def gaussian(moments: Tensor) -> tuple[Tensor, Tensor]:
     covariance = (products - n * torch.outer(mean, mean)) / (n - 1).clamp_min(1)
     values, vectors = torch.linalg.eigh((covariance + covariance.T) / 2)
     return mean, vectors * values.clamp_min(0).sqrt() @ vectors.T
-
-
-def _own(named: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
-    """Copies of the tensors below a module."""
-    return {n: p.detach().clone() for n, p in named.items() if n.startswith(prefix)}

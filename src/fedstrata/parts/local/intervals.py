@@ -17,9 +17,10 @@ class Intervals(Local):
     """FedLAMA (Lee et al. 2023, Alg. 2): every tensor is averaged each round, or only every phi rounds.
 
     D_l = mean_k |w_l - w_k,l|^2 / interval_l when l is averaged. Every phi rounds, once `warmup` are over: in the order
-    of D_l / size_l, tensors take the long interval up to the first where 1 - (share of size) < (share of D). Tensors
-    with one dimension are averaged each round. In between, a client goes on from its own values; one that sat out since
-    the last average starts from that. After a round that is no multiple of phi the global model is part old.
+    of D_l / size_l, tensors take the long interval up to the first where 1 - (share of size) < (share of D); all do
+    where nobody differs. Tensors with one dimension are averaged each round. In between, a client goes on from its own
+    values; one that sat out since the last average starts from that. After a round that is no multiple of phi the
+    global model is part old.
     """
 
     phi: int = 2
@@ -50,7 +51,9 @@ class Intervals(Local):
     def absorb(self, state, proposal, round):
         layout, number = round.layout.at("tensor"), round.cohort.number
         due = (number + 1) % state["interval"] == 0  # [T]
-        gap = layout.distance(round.delta, proposal - round.old).square().mean(0) / state["interval"]
+        gap = layout.distance(round.delta, proposal - round.old).square().mean(0)
+        noise = 4 * torch.finfo(proposal.dtype).eps * (layout.norm(round.old) + layout.norm(round.delta).mean(0))
+        gap = torch.where(gap > noise.square(), gap, 0.0) / state["interval"]  # what rounding makes does not count
         gap = torch.where(due, gap, state["discrepancy"])
         interval = state["interval"]
         if (number + 1) % self.phi == 0 and number >= self.warmup:

@@ -55,7 +55,7 @@ class SelectiveProx(Local):
 
     def brief(self, state, cohort):
         threshold = state["threshold"]
-        if self.asks:
+        if self.asks and len(cohort):
             threshold = cohort.stats[f"{self.variance}_variance"].double().quantile(0.5)
         told = {"threshold": threshold.expand(len(cohort))}
         if self.resources is not None:
@@ -71,9 +71,10 @@ class SelectiveProx(Local):
         return grad + (small | noisy).to(grad.dtype) * self.mu * (w - turn.start)
 
     def absorb(self, state, proposal, round):
-        round.note(threshold=state["threshold"])
         if self.threshold != "median":
+            round.note(threshold=state["threshold"])
             return proposal, state
         variance = round.cohort.stats[f"{self.variance}_variance"].double()
-        round.note(variance=variance)
-        return proposal, {"threshold": variance.quantile(0.5)}
+        median = variance.quantile(0.5)
+        round.note(threshold=median if self.asks else state["threshold"], variance=variance)
+        return proposal, {"threshold": median}

@@ -47,14 +47,16 @@ class Distill(Step):
         batches = round.proxy.batches(self.batch)
         with torch.no_grad():
             lessons = [self._lesson(part, proposal, round) for part in batches]
+            apart = max(float(_divergence(part, proposal, p)) for part, p in zip(batches, lessons, strict=True))
+        if apart <= 4 * torch.finfo(proposal.dtype).eps:
+            return proposal, state  # nothing to learn: Adam would make whole steps out of rounding
         student = proposal.clone().requires_grad_()
         adam = torch.optim.Adam([student], self.lr)
         path = []
         for _ in range(self.epochs):
             for part, lesson in zip(batches, lessons, strict=True):
                 adam.zero_grad()
-                told = torch.log_softmax(part.outputs(student), -1)
-                torch.nn.functional.kl_div(told, lesson, reduction="batchmean").backward()
+                _divergence(part, student, lesson).backward()
                 adam.step()
             path.append(student.detach().clone())
         late = path[len(path) // 2 :] if self.swa and path else [student.detach()]
@@ -78,6 +80,12 @@ class Distill(Step):
             normal = torch.from_numpy(noise.standard_normal((self.samples, len(proposal))))
             drawn = around(round, normal.to(round.delta))
         return [*clients, (proposal, None), *((w, None) for w in drawn)]
+
+
+def _divergence(part: Proxy, student: Tensor, lesson: Tensor) -> Tensor:
+    """KL(lesson || student), the mean over the examples."""
+    told = torch.log_softmax(part.outputs(student), -1)
+    return torch.nn.functional.kl_div(told, lesson, reduction="batchmean")
 
 
 def around(round: Round, noise: Tensor) -> Tensor:

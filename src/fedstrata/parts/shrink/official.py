@@ -48,13 +48,14 @@ class OfficialLWS(Step):
 
     def treat(self, state, buffers, model, round):
         group = groups(round.layout)
-        return {n: state["gamma"][group[n]] * b.double() for n, b in buffers.items()}
+        return {n: state["gamma"][group[n]] * b.double() if n in group else b for n, b in buffers.items()}
 
     def _within(self, round: Round, x: Tensor, buffers: dict[str, Tensor]) -> Tensor:
         """Sums of squares in each group, [..., P] and buffers of the same leading axes -> [..., G]."""
         layout, group = round.layout.at("tensor"), groups(round.layout)
         parts = [(group[n], s) for (n, _), s in zip(layout.tensors, layout.norm(x).square().unbind(-1), strict=True)]
-        parts += [(group[n], b.double().square().reshape(*x.shape[:-1], -1).sum(-1)) for n, b in buffers.items()]
+        kept = {n: b for n, b in buffers.items() if n in group}  # some are in no state_dict
+        parts += [(group[n], b.double().square().reshape(*x.shape[:-1], -1).sum(-1)) for n, b in kept.items()]
         total = torch.zeros(*x.shape[:-1], max(group.values()) + 1, dtype=torch.float64, device=x.device)
         for g, s in parts:
             total[..., g] += s

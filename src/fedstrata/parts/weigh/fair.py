@@ -69,12 +69,11 @@ class AFL(Weigh):
         after = on_simplex(raised)
         round.note(adversary=rows(after, ids))
         weights = torch.where(now.sum() > 0, now / now.sum().clamp_min(1e-300), round.share)
-        later = round.cohort.number > 0  # the model of round 0 is nobody's yet
-        total = state["sum"] + round.old if later else state["sum"]
-        return weights[:, None], {"lambda": after, "sum": total, "rounds": state["rounds"] + later}
+        total = torch.where(state["rounds"] > 0, state["sum"] + round.old, 0.0)  # the first is nobody's yet
+        return weights[:, None], {"lambda": after, "sum": total, "rounds": state["rounds"] + 1}
 
     def shown(self, state, model):
-        return (state["sum"] + model) / (state["rounds"] + 1).to(model.dtype) if self.average else model
+        return (state["sum"] + model) / state["rounds"].clamp_min(1).to(model.dtype) if self.average else model
 
 
 @final
