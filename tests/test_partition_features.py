@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from fedstrata import toml
 from fedstrata.errors import DataError
-from fedstrata.experiment import DEFAULTS, Experiment
+from fedstrata.experiment import SPLIT, Experiment
 from fedstrata.partition import IID, ByOwner, Dirichlet, IIDMix, Noisy, Rotated, describe
 from fedstrata.partition.shift import rotated
 
@@ -175,7 +175,7 @@ def test_a_client_without_examples_is_nobody_to_turn():
 def test_an_experiment_with_a_nested_partition_survives_a_journey_as_text(partition: Rotated | ByOwner):
     experiment = replace(Experiment.of({"method": "fedavg"}), partition=partition)
     assert Experiment.of(tomllib.loads(toml.dumps(experiment.settings()))) == experiment
-    assert experiment.settings()["partition"] != DEFAULTS["partition"]
+    assert experiment.settings()["partition"] != SPLIT.to_dict()
 
 
 def test_an_experiment_sees_turned_digits():

@@ -171,7 +171,7 @@ def test_version(capsys):
         ("explain scafold", "did you mean 'scaffold'?"),
         ("exlain scaffold", "No such command 'exlain'"),
         ("run --what", "No such option"),
-        ("run --set partition=iid", "partition must be a Partition; got 'iid'"),
+        ("run --set partition=iid", "partition must be a Partition or nothing; got 'iid'"),
         ("run --set chunk=0", "chunk must be at least 1"),
         ("run --method moon --model logreg", "Moon needs features"),
         ("run --method fedlaw --set proxy=9", "proxy = 9 cannot be had, class by class, from 360 test examples"),

@@ -87,7 +87,7 @@ class Calibrate(Finish):
 
 
 def gaussian(moments: Tensor) -> tuple[Tensor, Tensor]:
-    """(mean [d], the symmetric square root of the covariance [d, d]) from the number, the sum and the products of features."""
+    """(mean [d], symmetric root of the covariance [d, d]) from the number, the sum and the products of features."""
     d = int((len(moments) - 1) ** 0.5)
     n, mean = moments[0], moments[1 : 1 + d] / moments[0]
     products = moments[1 + d :].view(d, d)
