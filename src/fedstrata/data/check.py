@@ -18,7 +18,11 @@ EXPECTED = {
 
 @dataclass(frozen=True)
 class Checked:
-    """What was found: "published", "readable" (but not the published files), "absent" or "broken"."""
+    """What was found.
+
+    "published": its files have the publisher's checksums; "complete": as many examples as published, no checksums to
+    compare; "readable", but not all that is published; "absent"; "broken".
+    """
 
     state: str
     said: str
@@ -26,7 +30,7 @@ class Checked:
     @property
     def usable(self) -> bool:
         """Whether experiments can use it."""
-        return self.state in ("published", "readable")
+        return self.state in ("published", "complete", "readable")
 
 
 def check_files(name: str) -> Checked:
@@ -46,4 +50,4 @@ def check_files(name: str) -> Checked:
         why = [f"{p} has another checksum" for p in changed]
         why += [f"{EXPECTED[name][0]:,} + {EXPECTED[name][1]:,} are published"] if counts != EXPECTED[name] else []
         return Checked("readable", f"{said}; {', '.join(why)}")
-    return Checked("published", said + ("" if len(sums) == len(source.files) else "; its publisher gives no checksums"))
+    return Checked("published", said) if sums else Checked("complete", f"{said}; its publisher gives no checksums")
