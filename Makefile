@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test check format clean
+.PHONY: demo test check format pages clean
 
 demo: $(READY)  ## train three methods side by side on embedded data
 	$(BIN)/fedstrata demo
@@ -21,6 +21,9 @@ check: $(READY)  ## format, lint, types, unused code
 format: $(READY)  ## make `check` happy where a machine can
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+pages: $(READY)  ## write docs/methods and the table in docs/decisions.md from the code
+	$(BIN)/python -m fedstrata.pages docs
 
 clean:
 	rm -rf $(VENV) build dist runs .pytest_cache .ruff_cache .hypothesis

@@ -8,9 +8,9 @@ from pathlib import Path
 SRC = Path(__file__).parent.parent / "src" / "fedstrata"
 ORDER = [
     "version", "errors", "values", "rng", "toml", "optim", "layout", "batchnorm", "dropout", "task", "clients", "data",
-    "partition", "probes", "models", "core", "parts", "recipes", "parse", "buffers", "server", "train", "testing",
-    "runtimes", "evaluate", "record", "simulate", "server_step", "experiment", "cost", "report", "console", "__init__",
-    "cli", "__main__",
+    "partition", "probes", "models", "buffers", "core", "surgery", "parts", "recipes", "parse", "papers", "decisions",
+    "server", "train", "testing", "runtimes", "evaluate", "record", "simulate", "server_step", "experiment", "cost",
+    "explain", "report", "console", "pages", "__init__", "cli", "__main__",
 ]  # fmt: skip
 LATE = {("optim", "layout")}  # for the name of a type alone
 

@@ -137,7 +137,7 @@ def test_a_fingerprint_is_twelve_hexadecimal_digits():
     assert int(print_, 16) > 0
 
 
-KNOWN = "30c13ab6cd74"
+KNOWN = "0f5cc951ffe1"
 """Of the recipe below. It names run folders: should it change, so do the names of everybody's old runs."""
 
 
@@ -157,7 +157,7 @@ def test_a_fingerprint_is_the_same_in_every_process():
 
 def test_whole_numbers_become_floats():
     assert type(Prox(1).mu) is float
-    assert repr(Prox(1)) == "Prox(mu=1.0)"
+    assert repr(LWS(1)).startswith("LWS(beta=1.0, ")
     assert type(SGD(lr=1).lr) is float
     assert PerLayer((1, 2)).values == (1.0, 2.0)
     assert all(type(v) is float for v in PerLayer((1, 2)).values)
@@ -186,7 +186,7 @@ def test_equal_values_have_equal_fingerprints(one: Value, other: Value):
 
 def test_numbers_from_numpy_become_plain_ones():
     value = Prox(np.float64(0.25))
-    assert repr(value) == "Prox(mu=0.25)"
+    assert repr(value).startswith("Prox(mu=0.25, ")
     assert through_toml(value) == Prox(0.25)
 
 
@@ -211,7 +211,7 @@ def test_true_is_not_a_choice_of_one():
         (PerLayer, {"values": [1.0, "b"]}, r"PerLayer.values\[1\] must be a number; got 'b'"),
         (fedavg, {"select": BySize()}, r"Recipe.select must be a Select; got BySize\(\)"),
         (fedavg, {"local": (Prox(), BySize())}, r"Recipe.local\[1\] must be a Local; got BySize\(\)"),
-        (SelectiveProx, {"threshold": "mean"}, "SelectiveProx.threshold must be a number or one of 'median'"),
+        (SelectiveProx, {"threshold": "mean"}, "SelectiveProx.threshold must be a number or 'median'"),
     ],
 )
 def test_a_wrong_type_is_a_sentence(make: Callable[..., Value], given: dict[str, Any], sentence: str):

@@ -1,5 +1,6 @@
-"""What becomes of running statistics and counters: mixed plainly, never shrunk, scaled or regularised."""
+"""What becomes of running statistics and counters: mixed plainly; only a part that says so does more to them."""
 
+from dataclasses import dataclass, field
 from typing import Literal
 
 import torch
@@ -11,18 +12,30 @@ BufferPolicy = Literal["average", "global", "local"]
 """average: the mean of the clients' buffers; global: the server keeps its own; local: so does every client."""
 
 
-def mix_buffers(old: Arrays, new: Arrays, weights: Tensor, share: Tensor, policy: BufferPolicy = "average") -> Arrays:
-    """The global buffers after a round, from the clients' [K, ...], in the types they had.
+@dataclass(frozen=True)
+class Buffers:
+    """The buffers of a round."""
 
-    Floating-point buffers take the algorithm's weights of the clients; whole numbers their p_k mean, rounded half even.
-    """
-    if policy != "average":
-        return old
+    old: Arrays = field(default_factory=dict)  # the server's, which the cohort received
+    clients: Arrays = field(default_factory=dict)  # [K, ...] what the cohort sent back; empty where they are not sent
+    mixed: Arrays = field(default_factory=dict)  # the clients' mean, in float64 and not rounded
 
-    def mean(b: Tensor, w: Tensor) -> Tensor:
-        return torch.tensordot(w.double(), b.double(), 1)
+    def of(self, k: int) -> Arrays:
+        """Those of one client."""
+        return {n: b[k] for n, b in self.clients.items()} if self.clients else self.old
 
-    return {
-        n: mean(b, weights).to(b.dtype) if b.is_floating_point() else mean(b, share).round().to(b.dtype)
-        for n, b in new.items()
-    }
+    def mean(self, weights: Tensor, share: Tensor) -> Arrays:
+        """The clients' mean in float64: floating-point buffers by these weights, [K], whole numbers by p_k."""
+
+        def mean(b: Tensor) -> Tensor:
+            return torch.tensordot((weights if b.is_floating_point() else share).double(), b.double(), 1)
+
+        return {n: mean(b) for n, b in self.clients.items()} if self.clients else self.old
+
+    def settled(self, values: Arrays) -> Arrays:
+        """These values in the types that the buffers have; whole numbers are rounded half to even."""
+
+        def typed(value: Tensor, old: Tensor) -> Tensor:
+            return (value if old.is_floating_point() else value.round()).to(old.dtype)
+
+        return {n: typed(values[n], old) for n, old in self.old.items()}

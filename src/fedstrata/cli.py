@@ -1,10 +1,10 @@
-"""The command: run, methods, explain, demo. Errors are one sentence on standard error and exit code 2."""
+"""The command: run, methods, explain, cite, demo. Errors are one sentence on standard error and exit code 2."""
 
 import json
 import os
 import re
 import sys
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any
@@ -13,13 +13,17 @@ import typer
 from rich.console import Console
 
 from fedstrata import __version__
-from fedstrata.console import Watcher, explain_method, split_in_words
-from fedstrata.errors import FedstrataError
+from fedstrata.console import Watcher, show_explanation, split_in_words
+from fedstrata.core import Recipe
+from fedstrata.errors import DataError, FedstrataError
 from fedstrata.experiment import Experiment, merged, put, read_toml
+from fedstrata.explain import explain as explained
+from fedstrata.papers import OWN
+from fedstrata.papers import cite as cited
 from fedstrata.parse import parse_recipe
 from fedstrata.partition import describe
 from fedstrata.recipes import METHODS
-from fedstrata.record import json_text
+from fedstrata.record import json_text, read_recipe
 from fedstrata.report import draw_curves, methods_table, runs_table
 from fedstrata.report.tables import described
 
@@ -30,6 +34,9 @@ app = typer.Typer(
     help="Federated learning on data that differs from client to client.",
 )
 out, err = Console(), Console(stderr=True)
+
+PROXY = 200
+"""Examples that the server gets where a method needs some and nobody says how many."""
 
 
 @app.callback(invoke_without_command=True)
@@ -68,6 +75,9 @@ def run(
     for assignment in set_ or []:
         put(settings, assignment)
     exp = Experiment.of(settings)
+    if "proxy" in exp.recipe.needs and exp.proxy is None:
+        exp = replace(exp, proxy=PROXY)
+        err.print(f"{name} needs data on the server: {PROXY} examples are taken out of the test set (proxy = {PROXY}).")
     short = "-".join(re.findall(r"\w+", re.sub(r"\(.*?\)", "", name))) or "recipe"  # without the settings in brackets
     folder = out_dir or new_folder(short)
     err.print(split_in_words(describe(exp.clients())), highlight=False)
@@ -112,10 +122,20 @@ def explain(
     model: Annotated[str, typer.Option(help="The model, for digits, whose costs are shown.")] = "mlp",
     json_: Annotated[bool, typer.Option("--json", help="As one JSON object.")] = False,
 ) -> None:
-    """Show a method's parts, their equations, what it costs and what leaves a client."""
-    recipe, card = explain_method(out if not json_ else None, method, model)
-    if json_:
-        typer.echo(json.dumps({"method": method, "recipe": recipe.to_dict(), "cost": asdict(card)}))
+    """Show a method's parts, their equations, what it costs, what leaves a client, where its sources disagree."""
+    e = explained(method, model)
+    if not json_:
+        show_explanation(out, e)
+        return
+    told = {"method": method, "recipe": e.recipe.to_dict(), "cost": asdict(e.cost)}
+    told |= {"decisions": [asdict(d) for d in e.decisions], "references": e.references}
+    typer.echo(json.dumps(told))
+
+
+@app.command()
+def cite(run: Annotated[str, typer.Argument(help="A run folder, or a method, e.g. 'fedprox + lws'.")]) -> None:
+    """Print the BibTeX of the papers behind a run or a method, and of fedstrata."""
+    typer.echo(f"{cited(_recipe_of(run))}\n\n{OWN}")
 
 
 @app.command()
@@ -132,6 +152,15 @@ def demo(folder: Annotated[Path | None, typer.Option("--out", help="Where the ru
     curves = draw_curves({n: r.rounds for n, r in runs.items()}, folder / "curves.png")
     out.print(f"The curves are in {curves}, the runs beside them.")
     out.print("Next: fedstrata methods, fedstrata explain fedlws, fedstrata run --method scaffold")
+
+
+def _recipe_of(run: str) -> Recipe:
+    """Of a run folder, or else of a text."""
+    if Path(run).is_dir():
+        return read_recipe(run)
+    if "/" in run or os.sep in run:
+        raise DataError(f"there is no folder {run}; give a run folder, or a method, e.g. fedlws")
+    return parse_recipe(run)
 
 
 def new_folder(name: str) -> Path:

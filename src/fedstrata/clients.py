@@ -124,18 +124,19 @@ def training_batches(clients: Clients, ids: Sequence[int], training: Training, s
     return Schedule.of([training.batches(clients.rows[i], rng(seed, "batches", round, i)) for i in ids])
 
 
-def probe_batches(
-    clients: Clients, ids: Sequence[int], training: Training, seed: int, round: int, whole: bool = False
-) -> Schedule:
-    """One mini-batch of each client, or all of its data, for what it measures at the model it received."""
+def probe_batches(clients: Clients, ids: Sequence[int], training: Training, seed: int, round: int) -> Schedule:
+    """One mini-batch of each client, for what it measures at the model it received."""
 
     def draw(i: int) -> np.ndarray:
         mine = clients.rows[i]
-        if whole:
-            return mine
         return rng(seed, "probe", round, i).permutation(mine)[: training.batch or len(mine)]
 
     return Schedule.of([[draw(i)] for i in ids])
+
+
+def all_batches(clients: Clients, ids: Sequence[int], size: int) -> Schedule:
+    """All data of each client, in batches of this size."""
+    return Schedule.of([[r[a : a + size] for a in range(0, len(r), size)] for r in (clients.rows[i] for i in ids)])
 
 
 def cast(t: Tensor, device: torch.device, dtype: torch.dtype) -> Tensor:

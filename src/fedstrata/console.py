@@ -1,6 +1,5 @@
 """What a person sees in the terminal: live progress, and a method explained."""
 
-import re
 from collections.abc import Callable, Mapping
 from inspect import cleandoc
 from types import TracebackType
@@ -12,13 +11,10 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
-from fedstrata.core import Recipe
-from fedstrata.cost import CostCard, cost_card
-from fedstrata.models import model as make_model
-from fedstrata.parse import parse_recipe
+from fedstrata.cost import CostCard
+from fedstrata.explain import Explanation
 from fedstrata.recipes import METHODS
 from fedstrata.report.tables import described
-from fedstrata.task import Task, buffers_of
 
 
 class Watcher:
@@ -63,27 +59,25 @@ def split_in_words(facts: Mapping[str, Any]) -> str:
     return f"{facts['clients']} clients have {sizes} each and {facts['effective_classes']:.1f} classes in effect."
 
 
-def explain_method(console: Console | None, text: str, model: str) -> tuple[Recipe, CostCard]:
-    """A method's parts with their equations, and its cost card; shown on the console if there is one."""
-    recipe = parse_recipe(text)
-    network = make_model(model, (1, 8, 8), 10)
-    task = Task.of(network)
-    recipe.check(frozenset(recipe.needs) - ({"features"} if task.classifier is None else set()))
-    card = cost_card(recipe, task, buffers_of(network))
-    if console is not None:
-        console.print(f"{text}: {_said_of(text)}\n", highlight=False, markup=False)
-        for slot, part in recipe.parts().items():
-            console.print(f"[bold]{slot.partition('.')[0]}[/]  {part!r}", highlight=False)
-            console.print(Padding(Text(cleandoc(type(part).__doc__ or "")), (0, 0, 1, 6)))
-        console.print(_cost_table(card, model, task.layout.size))
-        console.print("What leaves a client: " + "; ".join(card.leaves) + ".", highlight=False)
-    return recipe, card
+def show_explanation(console: Console, e: Explanation) -> None:
+    """A method's parts with their equations, its cost card, and where its sources disagree."""
+    console.print(f"{e.text}: {_said_of(e)}\n", highlight=False, markup=False)
+    for slot, part in e.recipe.parts().items():
+        console.print(f"[bold]{slot.partition('.')[0]}[/]  {part!r}", highlight=False)
+        console.print(Padding(Text(cleandoc(type(part).__doc__ or "")), (0, 0, 1, 6)))
+    console.print(_cost_table(e.cost, e.model, e.parameters))
+    console.print("What leaves a client: " + "; ".join(e.cost.leaves) + ".", highlight=False)
+    if e.decisions:
+        console.print("\n[bold]Where sources are unclear or disagree[/]")
+        rows = Table.grid(padding=(0, 2))
+        for decision in e.decisions:
+            rows.add_row(f"  {decision.id}", Text(str(decision).replace("`", "")))
+        console.print(rows)
 
 
-def _said_of(text: str) -> str:
-    """What a text names: each method with its paper; parts speak for themselves."""
-    names = [n for n in re.findall(r"[a-z_]+", re.sub(r"\(.*?\)", "", text)) if n in METHODS]
-    said = [described(METHODS[n]) for n in names] or [("A combination of parts", "")]
+def _said_of(e: Explanation) -> str:
+    """What each method of a text adds, and its paper; parts speak for themselves."""
+    said = [described(METHODS[n]) for n in e.methods] or [("A combination of parts", "")]
     return " ".join(f"{adds.rstrip('.')} ({paper.rstrip('.')})." if paper else f"{adds}." for adds, paper in said)
 
 

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from fedstrata.buffers import Buffers
 from fedstrata.errors import NeedError
 from fedstrata.layout import Arrays, Grain, Layout
 from fedstrata.task import Batch, Loss, Task, buffers_of
@@ -82,10 +83,19 @@ class Proxy:
         pieces = zip(self.batch.x.split(size), self.batch.y.split(size), strict=True)
         return [replace(self, batch=Batch(x, y)) for x, y in pieces]
 
-    def loss(self, w: Tensor) -> Tensor:
+    def outputs(self, w: Tensor, buffers: Arrays | None = None) -> Tensor:
+        """What a model puts out, [P] -> [B, ...]."""
+        return self.task.forward(w, self.buffers if buffers is None else buffers, self.batch.x).outputs
+
+    def loss(self, w: Tensor, buffers: Arrays | None = None) -> Tensor:
         """Mean loss of a model, [P] -> []."""
-        outputs = self.task.forward(w, self.buffers, self.batch.x).outputs
-        return self.batch.mean(self.task.losses(outputs, self.batch.y))
+        return self.batch.mean(self.task.losses(self.outputs(w, buffers), self.batch.y))
+
+    def in_training(self, w: Tensor, buffers: Arrays, noise: int) -> tuple[Tensor, Arrays]:
+        """(mean loss, buffers after the pass) of a model in training mode; dropout draws from `noise`."""
+        draws = torch.tensor(noise, device=w.device) if self.task.noisy else None
+        seen = self.task.forward(w, buffers, self.batch.x, "train", noise=draws)
+        return self.batch.mean(self.task.losses(seen.outputs, self.batch.y)), seen.buffers
 
 
 @dataclass(frozen=True)
@@ -98,6 +108,8 @@ class Round:
     proxy: Proxy | None = None
     training: "Training | None" = None  # how the clients trained, where that is known
     lr: float | None = None  # of their steps
+    buffers: Buffers = field(default_factory=Buffers)
+    seed: int = 0  # of the run, for parts that draw
     notes: Arrays = field(default_factory=dict)  # diagnostics for the report, never read by an algorithm
 
     @property
@@ -124,27 +136,40 @@ class Round:
 class Part(Value):
     """A frozen dataclass of hyper-parameters; its state lives outside it."""
 
-    slot: ClassVar[str]  # of a recipe: "select", "local", "weigh", "server" or "shrink"
+    slot: ClassVar[str]  # of a recipe: "select", "local", "weigh", "server", "shrink" or "finish"
 
     @property
     def needs(self) -> frozenset[str]:
         """What it cannot do without: "proxy", "features", "labels", "steps", or a probe's name."""
         return frozenset()
 
+    @property
+    def private(self) -> frozenset[str]:
+        """Which of these needs the client alone looks at: they never leave it."""
+        return frozenset()
+
+    @property
+    def asks(self) -> frozenset[str]:
+        """Probes that must be answered beforehand: by every client for a selection, by the cohort for a brief."""
+        return frozenset()
+
     def init(self, layout: Layout, population: int) -> Arrays:
         """The server's state before the first round."""
         return {}
+
+    def treat(self, state: Arrays, buffers: Arrays, model: Tensor, round: "Round") -> Arrays:
+        """Server: the mixed buffers, in float64, once the new model is known; most parts leave them alone."""
+        return buffers
+
+    def shown(self, state: Arrays, model: Tensor) -> Tensor:
+        """The model that is evaluated and handed out, [P]: the global one, unless the method reports another."""
+        return model
 
 
 class Select(Part):
     """Who takes part."""
 
     slot = "select"
-
-    @property
-    def asks(self) -> frozenset[str]:
-        """Probes that every client must answer before this part can choose."""
-        return frozenset()
 
     @abstractmethod
     def pick(self, state: Arrays, stats: Arrays, rng: np.random.Generator) -> tuple[Tensor, Arrays]:
@@ -156,6 +181,14 @@ class Local(Part):
 
     slot = "local"
 
+    def adapt_model(self, model: nn.Module, seed: int) -> nn.Module:
+        """Both ends, before anything: the model that is trained, a changed copy where the method asks for one."""
+        return model
+
+    def adapt_training(self, training: "Training") -> "Training":
+        """Both ends, before anything: how clients train."""
+        return training
+
     def enroll(self, task: Task, buffers: Arrays) -> Arrays:
         """Client: its memory before its first turn."""
         return {}
@@ -163,6 +196,14 @@ class Local(Part):
     def brief(self, state: Arrays, cohort: Cohort) -> Arrays:
         """Server: what to send with the model, each entry [K, ...]."""
         return {}
+
+    def begin(self, w: Tensor, turn: Turn) -> Tensor:
+        """Client: where its training starts, [P]; the global model unless it kept some of its own."""
+        return w
+
+    def outputs(self, outputs: Tensor, turn: Turn) -> Tensor:
+        """Client: applied to the model's outputs before the loss."""
+        return outputs
 
     def penalty(self, w: Tensor, turn: Turn, batch: Batch) -> Tensor | float:
         """Client: added to the loss, for terms that look at the data."""
@@ -219,13 +260,24 @@ class Step(Part):
         """(proposal [P], new state)."""
 
 
+class Finish(Part):
+    """Changes the model once, after the last round, from what every client measures at it."""
+
+    slot = "finish"
+
+    @abstractmethod
+    def finish(self, model: Tensor, buffers: Arrays, stats: Arrays, task: Task, rng: np.random.Generator) -> Tensor:
+        """The model that is handed out, [P]; `stats` has what was asked for, [N, ...]."""
+
+
 @final
 @dataclass(frozen=True)
 class Recipe(Value):
     """A federated algorithm: parts in the order in which they act.
 
     On the server: weigh -> local.absorb -> server -> shrink -> local.settle. A part's own state is thus computed from
-    unshrunk values, except in `settle`, which sees the model that the next round starts from.
+    unshrunk values, except in `settle`, which sees the model that the next round starts from. What is in `finish`
+    acts once, after the last round.
     """
 
     select: Select
@@ -233,10 +285,12 @@ class Recipe(Value):
     local: tuple[Local, ...] = ()
     server: tuple[Step, ...] = ()
     shrink: tuple[Step, ...] = ()
+    finish: tuple[Finish, ...] = ()
 
     def parts(self) -> dict[str, Part]:
-        """Every part by its name: "select", "weigh", "local.0", ..., "server.0", ..., "shrink.0", ..."""
-        many = {f"{slot}.{i}": p for slot in ("local", "server", "shrink") for i, p in enumerate(getattr(self, slot))}
+        """Every part by its name: "select", "weigh", "local.0", ..., "server.0", ..., "shrink.0", ..., "finish.0"."""
+        slots = ("local", "server", "shrink", "finish")
+        many = {f"{slot}.{i}": p for slot in slots for i, p in enumerate(getattr(self, slot))}
         return {"select": self.select, "weigh": self.weigh} | many
 
     def locals(self) -> dict[str, Local]:
@@ -247,6 +301,16 @@ class Recipe(Value):
     def needs(self) -> frozenset[str]:
         """What its parts cannot do without."""
         return frozenset().union(*(p.needs for p in self.parts().values()))
+
+    @property
+    def told(self) -> frozenset[str]:
+        """Those of its needs that the server is told about."""
+        return frozenset().union(*(p.needs - p.private for p in self.parts().values()))
+
+    @property
+    def briefing(self) -> frozenset[str]:
+        """Probes that the cohort answers before its briefs are written."""
+        return frozenset().union(*(p.asks for p in self.local))
 
     def check(self, have: frozenset[str]) -> None:
         """Raise a NeedError about the first need that is not among what we have."""
@@ -259,6 +323,12 @@ class Recipe(Value):
         """The server's state before the first round."""
         return {name: p.init(layout, population) for name, p in self.parts().items()}
 
+    def adapt(self, model: nn.Module, training: "Training", seed: int) -> tuple[nn.Module, "Training"]:
+        """The model and the local training as the local parts want them."""
+        for part in self.local:
+            model, training = part.adapt_model(model, seed), part.adapt_training(training)
+        return model, training
+
     def enroll(self, task: Task, buffers: Arrays) -> State:
         """A client's memory before its first turn."""
         return {name: p.enroll(task, buffers) for name, p in self.locals().items()}
@@ -267,11 +337,12 @@ class Recipe(Value):
         """What the server sends along with the model, each entry [K, ...]."""
         return {name: p.brief(state[name], cohort) for name, p in self.locals().items()}
 
-    def aggregate(self, state: State, round: Round, uploads: State) -> tuple[Tensor, Tensor, State]:
-        """From the cohort's replies to (the next global model [P], the weights of the buffers [K], new state)."""
+    def aggregate(self, state: State, round: Round, uploads: State) -> tuple[Tensor, Arrays, State]:
+        """From the cohort's replies to (the next global model [P], its buffers, new state)."""
         state = dict(state)
         weights, state["weigh"] = self.weigh.weights(state["weigh"], round)
         round.note(weights=weights)
+        round = self._mixed(weights, round)
         w = self.weigh.mix(weights, round)
         rounds = {name: replace(round, uploads=uploads.get(name, {})) for name in state}
         for name, part in self.parts().items():
@@ -281,7 +352,23 @@ class Recipe(Value):
                 w, state[name] = part.step(state[name], w, rounds[name])
         for name, part in self.locals().items():
             state[name] = part.settle(state[name], w, rounds[name])
-        return w, self.weigh.buffer_weights(weights, round), state
+        buffers = round.buffers.mixed
+        for name, part in self.parts().items():
+            buffers = part.treat(state[name], buffers, w, rounds[name])
+        return w, round.buffers.settled(buffers), state
+
+    def _mixed(self, weights: Tensor, round: Round) -> Round:
+        """The round with the clients' buffers mixed, as the server's data is looked at from here on."""
+        mixed = round.buffers.mean(self.weigh.buffer_weights(weights, round), round.share)
+        buffers = replace(round.buffers, mixed=mixed)
+        proxy = replace(round.proxy, buffers=buffers.settled(mixed)) if round.proxy is not None else None
+        return replace(round, buffers=buffers, proxy=proxy)
+
+    def shown(self, state: State, model: Tensor) -> Tensor:
+        """The model that is evaluated and handed out, [P]."""
+        for name, part in self.parts().items():
+            model = part.shown(state[name], model)
+        return model
 
 
 def rows(table: Tensor, ids: Tensor) -> Tensor:

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
+from torch import nn
 from torch.utils._pytree import tree_leaves
 
 from fedstrata.core import Cohort, Recipe, Turn
@@ -19,6 +20,9 @@ REVEALED = {
     "steps": "its number of local steps",
     "loss_variance": "the variance of its losses on one mini-batch",
     "gradient_variance": "the variance of its gradients on one mini-batch",
+    "last_layer_gradient_variance": "the variance of its last layer's gradients on one mini-batch",
+    "class_features": "the number and the sum of its features of each class",
+    "class_moments": "the number, the sum and the products of its features of each class",
 }
 """What each measurement tells the server about a client."""
 
@@ -49,11 +53,19 @@ def cost_card(recipe: Recipe, task: Task, buffers: Arrays) -> CostCard:
         turn = Turn(*common, {n: v[0] for n, v in stats.items()}, lr=1.0, steps=1, trained=buffers)
         uploads[name] = part.report(layout.zeros(), turn)[1]
     model = layout.size * layout.zeros().element_size() + _bytes(buffers)
-    measured = sorted(recipe.needs & REVEALED.keys())
+    measured = sorted(recipe.told & REVEALED.keys())
     leaves = ["its trained model", "its number of examples", *(REVEALED[n] for n in measured)]
     leaves += [f"{n} of {type(p).__name__}" for part, p in recipe.locals().items() for n in uploads[part]]
-    up = model + _bytes(uploads) + 8 * (1 + len(measured))
+    leaves += [f"once, in the end, {REVEALED[n]}" for part in recipe.finish for n in sorted(part.asks)]
+    up = model + _bytes(uploads) + 8 * (1 + sum(_numbers(n, task) for n in measured))
     return CostCard(model, model + _bytes(briefs), up, _bytes(memory), tuple(leaves))
+
+
+def _numbers(name: str, task: Task) -> int:
+    """How many numbers a measurement takes."""
+    head = task.train_mode.get_submodule(task.classifier) if task.classifier is not None else None
+    classes, d = (head.out_features, head.in_features) if isinstance(head, nn.Linear) else (1, 1)
+    return {"gradient": task.layout.size, "labels": classes, "class_features": classes * (1 + d)}.get(name, 1)
 
 
 def _bytes(tree: Mapping[str, object]) -> int:

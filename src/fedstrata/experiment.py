@@ -8,11 +8,11 @@ from typing import Any, final
 
 from fedstrata.clients import Clients
 from fedstrata.core import Recipe
-from fedstrata.data.datasets import balanced, dataset
+from fedstrata.data.datasets import dataset, held_out
 from fedstrata.errors import SettingError, check
 from fedstrata.models import model
 from fedstrata.optim import SGD, Training
-from fedstrata.parse import parse_recipe
+from fedstrata.parse import load_outside, parse_recipe
 from fedstrata.partition import Dirichlet, Partition
 from fedstrata.simulate import Plan, Run, simulate
 from fedstrata.values import sibling
@@ -29,11 +29,18 @@ class Experiment(Plan):
     model: str = "mlp"
     training: Training = field(default_factory=lambda: SGD(lr=0.1, batch=20, epochs=4))
     rounds: int = 30
-    proxy: int | None = None  # examples for the server, class-balanced, taken out of the test set
+    proxy: int | None = None  # examples for the server, taken out of the test set, as many of each class
+    proxy_tail: float = 1.0  # below 1 it is long-tailed: the last class has this share of the first one's examples
+
+    def validate(self) -> None:
+        super().validate()
+        check(self.proxy is None or self.proxy >= 1, f"proxy must be at least 1; got {self.proxy}")
+        check(0 < self.proxy_tail <= 1, f"proxy_tail must be in (0, 1]; got {self.proxy_tail}")
 
     @classmethod
     def of(cls, settings: Mapping[str, Any]) -> "Experiment":
         """From a nested dictionary, as a TOML file has it; what it leaves out takes its default."""
+        load_outside()
         settings = dict(settings)
         if "made_in_python" in settings:
             made = f"its model and data were given in Python ({settings['made_in_python']})"
@@ -50,7 +57,7 @@ class Experiment(Plan):
     def run(self, out: str | Path | None = None, on_round: Callable[[dict[str, Any]], None] | None = None) -> Run:
         """Run it."""
         data = dataset(self.data)
-        proxy, test = balanced(data.test, self.proxy) if self.proxy is not None else (None, data.test)
+        proxy, test = held_out(data.test, self.proxy, self.proxy_tail) if self.proxy is not None else (None, data.test)
         return simulate(
             self.recipe,
             model(self.model, data.shape, data.classes, self.seed),

@@ -1,6 +1,6 @@
 """Layers in a flat vector: where each one lives, its norm, its cosines, its values spread over its parameters."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import reduce
 from itertools import accumulate, pairwise
@@ -29,7 +29,7 @@ class Layout:
     """Where each layer lives in a flat vector of the P trainable parameters.
 
     Frozen parameters and buffers are outside it. Tied weights are one tensor, under their first name;
-    `aliases` pairs every further name with that one.
+    `aliases` pairs every further name with that one. `names` is the whole state_dict in its order.
     """
 
     tensors: tuple[tuple[str, tuple[int, ...]], ...]
@@ -38,6 +38,7 @@ class Layout:
     aliases: tuple[tuple[str, str], ...] = ()
     dtype: torch.dtype = torch.float32
     device: torch.device = CPU
+    names: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, model: nn.Module) -> "Layout":
@@ -50,11 +51,11 @@ class Layout:
             raise ModelError(
                 f"the parameters of {type(model).__name__} have several types, {', '.join(dtypes)}; use one"
             )
-        return cls.of_tensors(named)
+        return cls.of_tensors(named, model.state_dict())
 
     @classmethod
-    def of_tensors(cls, named: Mapping[str, Tensor]) -> "Layout":
-        """One layer for each dotted prefix; tensors on the same storage are one."""
+    def of_tensors(cls, named: Mapping[str, Tensor], names: Iterable[str] = ()) -> "Layout":
+        """One layer for each dotted prefix; tensors on the same storage are one. `names` may list buffers too."""
         first: dict[object, str] = {}
         aliases = tuple((n, first[key]) for n, t in named.items() if first.setdefault(key := _storage(n, t), n) != n)
         _refuse_overlaps({n: named[n] for n in first.values()})
@@ -64,7 +65,8 @@ class Layout:
         tensors = tuple((n, tuple(named[n].shape)) for names in layers.values() for n in names)
         lengths = tuple(sum(named[n].numel() for n in names) for names in layers.values())
         dtype = reduce(torch.promote_types, (t.dtype for t in named.values()))
-        return cls(tensors, tuple(layers), lengths, aliases, dtype, next(iter(named.values())).device)
+        device = next(iter(named.values())).device
+        return cls(tensors, tuple(layers), lengths, aliases, dtype, device, tuple(names) or tuple(named))
 
     def at(self, grain: Grain) -> "Layout":
         """The same vector cut tensor by tensor, layer by layer, or not at all."""
@@ -87,6 +89,14 @@ class Layout:
     def depth(self) -> int:
         """L, the number of layers at this grain."""
         return len(self.layers)
+
+    def norms(self) -> tuple[bool, ...]:
+        """Which tensors scale or shift a normalisation: all tensors of their layer have at most one dimension."""
+        flat: dict[str, bool] = {}
+        owners = [n.rpartition(".")[0] for n, _ in self.tensors]
+        for owner, (_, shape) in zip(owners, self.tensors, strict=True):
+            flat[owner] = flat.get(owner, True) and len(shape) == 1
+        return tuple(flat[owner] for owner in owners)
 
     def spans(self) -> Iterator[tuple[int, int]]:
         """Begin and end of each layer in the vector."""

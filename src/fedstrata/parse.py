@@ -9,10 +9,8 @@ from typing import Any
 from fedstrata.core import Part, Recipe
 from fedstrata.errors import SettingError, near
 from fedstrata.parts import PerLayer
-from fedstrata.recipes import DEFAULTS, METHODS, combine
+from fedstrata.recipes import DEFAULTS, METHODS, SLOTS, combine
 from fedstrata.values import kinds, refuse_unknown
-
-SLOTS = ("select", "local", "weigh", "server", "shrink")
 
 
 def parse_recipe(text: str) -> Recipe:
@@ -49,14 +47,14 @@ def _term(name: str, settings: dict[str, Any]) -> Recipe | Part:
 
 
 @cache
-def _outside() -> None:
+def load_outside() -> None:
     """Import the parts that other packages register under the entry point "fedstrata.parts"."""
     for point in entry_points(group="fedstrata.parts"):
         point.load()
 
 
 def _parts() -> dict[str, Any]:
-    _outside()
+    load_outside()
     return kinds(Part)
 
 

@@ -1,10 +1,13 @@
-"""What one client can measure about itself, at the model it received: on one mini-batch, or on all of its data."""
+"""What one client can measure about itself: on one mini-batch or on all of its data, before or after it trained."""
 
 from collections.abc import Callable, Iterable
 
+import torch
 from torch import Tensor
 from torch.func import grad, vmap
+from torch.nn.functional import normalize, one_hot
 
+from fedstrata.errors import ModelError
 from fedstrata.layout import Arrays
 from fedstrata.task import Batch, Task
 from fedstrata.task import accuracy as right
@@ -38,27 +41,83 @@ def gradient_variance(task: Task, w: Tensor, buffers: Arrays, batch: Batch) -> T
     return batch.mean(vmap(distance, chunk_size=EXAMPLES_AT_ONCE)(batch.x, batch.y))
 
 
+def last_layer_gradient_variance(task: Task, w: Tensor, buffers: Arrays, batch: Batch) -> Tensor:
+    """The same of the last layer's gradients alone, which cost one backward pass through that layer each."""
+    a, b = list(task.layout.spans())[task.layout.layers.index(_last_layer(task))]
+
+    def one_loss(v: Tensor, x: Tensor, y: Tensor) -> Tensor:
+        whole = torch.cat([w[:a], v, w[b:]])
+        return task.losses(task.forward(whole, buffers, x[None]).outputs, y[None])[0]
+
+    gradients = vmap(grad(one_loss), (None, 0, 0), chunk_size=EXAMPLES_AT_ONCE)(w[a:b], batch.x, batch.y).double()
+    mean = batch.total(gradients) / (len(batch.x) if batch.mask is None else batch.mask.sum())
+    return batch.mean((gradients - mean).square().sum(1))
+
+
 def loss(task: Task, w: Tensor, buffers: Arrays, batch: Batch) -> Tensor:
-    """Mean loss."""
-    return batch.mean(task.losses(task.forward(w, buffers, batch.x).outputs, batch.y)).double()
+    """Its loss."""
+    return batch.total(task.losses(task.forward(w, buffers, batch.x).outputs, batch.y))
 
 
 def accuracy(task: Task, w: Tensor, buffers: Arrays, batch: Batch) -> Tensor:
-    """Share of its examples that the model gets right."""
-    return batch.mean(right(task.forward(w, buffers, batch.x).outputs, batch.y)).double()
+    """Whether the model gets an example right."""
+    return batch.total(right(task.forward(w, buffers, batch.x).outputs, batch.y))
 
 
 def gradient(task: Task, w: Tensor, buffers: Arrays, batch: Batch) -> Tensor:
-    """Gradient of its mean loss, [P]."""
+    """Gradient of its loss, [P]."""
     return grad(lambda v: loss(task, v, buffers, batch).to(w.dtype))(w)
 
 
-MINI: dict[str, Probe] = {"loss_variance": loss_variance, "gradient_variance": gradient_variance}
-WHOLE: dict[str, Probe] = {"loss": loss, "accuracy": accuracy, "gradient": gradient}
-PROBES = MINI | WHOLE
-"""By name: those that take one mini-batch, and those that take all of a client's data."""
+def class_moments(task: Task, w: Tensor, buffers: Arrays, batch: Batch) -> Tensor:
+    """For each class: 1, the features and their products, [C, 1 + d + d * d], for an example of it; zeros else."""
+    z, classes = _features(task, w, buffers, batch)
+    products = (z[:, :, None] * z[:, None, :]).flatten(1)
+    return _by_class(torch.cat([torch.ones_like(z[:, :1]), z, products], 1), classes, batch)
+
+
+def class_features(task: Task, w: Tensor, buffers: Arrays, batch: Batch) -> Tensor:
+    """For each class: 1 and the features scaled to length 1, [C, 1 + d], for an example of it; zeros else."""
+    z, classes = _features(task, w, buffers, batch)
+    return _by_class(torch.cat([torch.ones_like(z[:, :1]), normalize(z, dim=1)], 1), classes, batch)
+
+
+def _features(task: Task, w: Tensor, buffers: Arrays, batch: Batch) -> tuple[Tensor, int]:
+    """(what the classifier sees, [B, d] in float64, the number of classes)."""
+    seen = task.forward(w, buffers, batch.x)
+    if seen.features is None:
+        raise ModelError(f"the model's forward does not call {task.classifier!r}, so there are no features to take")
+    return seen.features.flatten(1).double(), seen.outputs.shape[1]
+
+
+def _by_class(values: Tensor, classes: int, batch: Batch) -> Tensor:
+    """The sums of the real examples' values, class by class: [B, m] -> [C, m]."""
+    member = one_hot(batch.y, classes).to(values.dtype)  # [B, C]
+    if batch.mask is not None:
+        member = torch.where(batch.mask[:, None], member, 0.0)
+    return member.T @ values
+
+
+def _last_layer(task: Task) -> str:
+    return task.classifier if task.classifier in task.layout.layers else task.layout.layers[-1]
+
+
+MINI: dict[str, Probe] = {
+    "loss_variance": loss_variance,
+    "gradient_variance": gradient_variance,
+    "last_layer_gradient_variance": last_layer_gradient_variance,
+}
+"""Measured at the received model on one mini-batch."""
+
+WHOLE: dict[str, Probe] = {"loss": loss, "accuracy": accuracy, "gradient": gradient, "class_moments": class_moments}
+"""Measured at the received model on all of a client's data: these give sums over a batch, the mean is what is kept."""
+
+AFTER: dict[str, Probe] = {"class_features": class_features}
+"""The same, at the model that the client trained."""
+
+PROBES = MINI | WHOLE | AFTER
 
 
 def measure(names: Iterable[str], task: Task, w: Tensor, buffers: Arrays, batch: Batch) -> Arrays:
-    """These measurements of one client."""
+    """These measurements of one client on one batch."""
     return {n: PROBES[n](task, w, buffers, batch) for n in sorted(names)}

@@ -24,6 +24,7 @@ from fedstrata import toml
 from fedstrata.core import Recipe
 from fedstrata.errors import DataError
 from fedstrata.layout import Arrays, Layout
+from fedstrata.parse import load_outside
 from fedstrata.version import __version__
 
 
@@ -103,3 +104,18 @@ def read_rounds(folder: str | Path) -> list[dict[str, Any]]:
     if not path.exists():
         raise DataError(f"{folder} is not a run folder: it has no rounds.jsonl")
     return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def read_recipe(folder: str | Path) -> Recipe:
+    """The recipe of a run folder."""
+    path = Path(folder) / "recipe.json"
+    if not path.exists():
+        raise DataError(f"{folder} is not a run folder: it has no recipe.json")
+    try:
+        said = json.loads(path.read_text())
+    except (OSError, ValueError) as e:
+        raise DataError(f"{path} cannot be read as JSON: {e}") from None
+    if not isinstance(said, Mapping):
+        raise DataError(f"{path} is not a recipe, which has a select, a weigh and other parts")
+    load_outside()  # a part of somebody else's may be in it
+    return Recipe.from_dict(said)

@@ -1,6 +1,6 @@
 """The server's half of a round, whoever carries the messages: open it, screen the replies, close it."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -9,13 +9,16 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map
 
-from fedstrata.buffers import BufferPolicy, mix_buffers
+from fedstrata.buffers import BufferPolicy, Buffers
 from fedstrata.core import Cohort, Proxy, Recipe, Round, State
 from fedstrata.errors import DataError, NotFiniteError
 from fedstrata.layout import Arrays, Layout
 from fedstrata.optim import Training
 
 OnNonFinite = Literal["drop", "raise"]
+
+Ask = Callable[[frozenset[str], Sequence[int]], Arrays]
+"""(names of probes, client ids) -> what these clients measure at the global model, [K, ...] each."""
 
 
 @dataclass(frozen=True)
@@ -63,15 +66,17 @@ def has_data(stats: Arrays) -> Tensor:
     return (stats["examples"] > 0).nonzero().flatten().cpu()
 
 
-def open_round(recipe: Recipe, server: Server, rng: np.random.Generator) -> tuple[Server, Cohort, State]:
+def open_round(recipe: Recipe, server: Server, rng: np.random.Generator, ask: Ask) -> tuple[Server, Cohort, State]:
     """Choose the cohort and write its briefs. Clients without data are never chosen."""
     pool = has_data(server.stats)
-    chosen, memory = recipe.select.pick(server.state["select"], _at(server.stats, pool), rng)
+    heard = server.stats | _asked(server, recipe.select.asks, pool, ask)
+    chosen, memory = recipe.select.pick(server.state["select"], _at(heard, pool), rng)
     ids = pool[chosen].sort().values
+    heard = heard | _asked(server, recipe.briefing - recipe.select.asks, ids, ask)
     server = replace(server, state=server.state | {"select": memory})
     n = server.stats["examples"]
     mean = float(n[n > 0].mean()) if len(pool) else 1.0
-    cohort = Cohort(server.layout, ids, _at(server.stats, ids), server.model, server.population, server.number, mean)
+    cohort = Cohort(server.layout, ids, _at(heard, ids), server.model, server.population, server.number, mean)
     cohort = replace(cohort, ids=ids.to(server.model.device))
     return server, cohort, recipe.brief(server.state, cohort)
 
@@ -94,6 +99,7 @@ def close_round(
     buffers: BufferPolicy = "average",
     training: Training | None = None,
     lr: float | None = None,
+    seed: int = 0,
 ) -> tuple[Server, Arrays]:
     """The next server and the round's notes, from those who replied. Nobody replied: nothing changes."""
     if len(replies.ids) == 0:
@@ -104,15 +110,17 @@ def close_round(
         raise DataError(
             f"round {cohort.number}: none of {clients_in_words(replies.ids.tolist())} has an example to weigh it by"
         )
-    round = Round(replace(cohort, ids=replies.ids, stats=stats), replies.delta, proxy=proxy, training=training, lr=lr)
+    sent = Buffers(server.buffers, replies.buffers if buffers == "average" else {})
+    cohort = replace(cohort, ids=replies.ids, stats=stats)
+    round = Round(cohort, replies.delta, proxy=proxy, training=training, lr=lr, buffers=sent, seed=seed)
     round.note(drift=server.layout.norm(replies.delta))  # [K, L]
-    model, weights, state = recipe.aggregate(server.state, round, replies.uploads)
+    model, after, state = recipe.aggregate(server.state, round, replies.uploads)
     if not bool(model.isfinite().all()):
         raise NotFiniteError(
             f"round {cohort.number}: the server's step gave a model with NaN or infinite values, though every client's "
             "reply was finite; lower the learning rate or the strength of the correction"
         )
-    after = mix_buffers(server.buffers, replies.buffers, weights, round.share, buffers)
+    after = after if buffers == "average" else server.buffers
     heard = server.stats | {n: _heard(server, n, v, replies.ids) for n, v in replies.stats.items() if v.dim() == 1}
     return replace(server, model=model, buffers=after, state=state, stats=heard, number=server.number + 1), round.notes
 
@@ -122,10 +130,23 @@ def clients_in_words(ids: Sequence[int]) -> str:
     return f"client {ids[0]}" if len(ids) == 1 else f"clients {', '.join(map(str, ids))}"
 
 
+def _asked(server: Server, names: frozenset[str], ids: Tensor, ask: Ask) -> Arrays:
+    """These clients' answers in tables of all clients, [N, ...]; NaN for the others."""
+    if not names or not len(ids):
+        return {}
+    answers = ask(names, ids.tolist())
+    return {n: _table(server, v).index_copy(0, ids.to(v.device), v) for n, v in answers.items()}
+
+
 def _heard(server: Server, name: str, values: Tensor, ids: Tensor) -> Tensor:
     """The table of a measurement, [N, ...], with these clients' new values; NaN for those never asked."""
-    never = values.new_full((server.population, *values.shape[1:]), torch.nan)
-    return server.stats.get(name, never).index_copy(0, ids, values)
+    old = server.stats.get(name)
+    return (_table(server, values) if old is None else old).index_copy(0, ids, values)
+
+
+def _table(server: Server, values: Tensor) -> Tensor:
+    """An empty table for values like these, [N, ...]."""
+    return values.new_full((server.population, *values.shape[1:]), torch.nan)
 
 
 def _at(stats: Arrays, ids: Tensor) -> Arrays:

@@ -1,7 +1,7 @@
 """The server's step as a function of state_dicts, for people with a training loop of their own."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -56,10 +56,11 @@ def server_step(
     names. `population` counts all clients; unless given, the highest client id seen so far plus one. `lr` is the
     clients' learning rate, for the methods that need it.
     """
+    recipe = replace(recipe, finish=())  # what is done once, after the last round, is no round's business
     recipe.check(recipe.needs - ({"proxy"} if proxy is None else set()))
     named = {n: torch.as_tensor(v) for n, v in model.items()}
     trained, kept = _cut(named, buffers)
-    layout = Layout.of_tensors(trained)
+    layout = Layout.of_tensors(trained, named)
     ordered = sorted(replies, key=lambda r: r.client)
     seen = int(state["server"]["population"]) if state else 0
     table = max([seen, population or 0, *(r.client + 1 for r in ordered)])
@@ -103,7 +104,9 @@ def _heard(recipe: Recipe, layout: Layout, w: Tensor, kept: Arrays, replies: Seq
     delta = torch.stack([row for row, _ in rows]) - w
     buffers = {n: torch.stack([b[n] for _, b in rows]) for n in kept}
     stats = {"examples": torch.tensor([float(r.examples) for r in replies], dtype=torch.float64)}
-    wanted = [(n, type(p).__name__) for p in recipe.parts().values() for n in p.needs - {"proxy", "features"}]
+    wanted = [
+        (n, type(p).__name__) for p in recipe.parts().values() for n in p.needs - p.private - {"proxy", "features"}
+    ]
     stats |= {n: _stat(n, replies, who, layout) for n, who in wanted}
     stats |= {"steps": _stat("steps", replies, "", layout)} if all("steps" in r.stats for r in replies) else {}
     uploads = {name: _uploads(layout, replies) for name in recipe.locals()}

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from time import perf_counter
 from typing import Any, Literal
@@ -107,12 +108,13 @@ def simulate(
     experiment.toml says.
     """
     algorithm: Recipe = parse_recipe(recipe) if isinstance(recipe, str) else fit(Recipe, recipe, "recipe")
+    model, training = algorithm.adapt(model, training or SGD(), seed)
     plan = Plan(rounds, seed, buffers, on_nonfinite, evaluate_every, runtime, chunk, device)
     place = usable_device(device), Layout.of(model).dtype
     data = Clients.of(clients).owned().to(*place)
     if metrics is None and not isinstance(loss, str) and not data.y.is_floating_point():
         metrics = {"accuracy": accuracy}
-    fed = Federation(algorithm, Task.of(model, loss, metrics, device), data, training or SGD(), seed, plan.buffers)
+    fed = Federation(algorithm, Task.of(model, loss, metrics, device), data, training, seed, plan.buffers)
     algorithm.check(_have(fed, proxy))
     server = _first(fed, model)
     fed.task.try_out(server.model, server.buffers, data.x, data.y)
@@ -123,7 +125,7 @@ def simulate(
     known = made | plan.settings() | {"training": fed.training.to_dict(), "recipe": algorithm.to_dict()}
     with fitting_threads(fed, chunk), Recorder(out, algorithm, settings or known, fed.task.layout) as recorder:
         server, history, notes = _rounds(fed, engine, server, plan, sets, recorder, on_round)
-        trained = _trained(model, server)
+        trained = _trained(model, replace(server, model=algorithm.shown(server.state, server.model)))
         recorder.model(trained)
     return Run(algorithm, trained, fed.task.layout, history, notes, recorder.folder)
 
@@ -152,6 +154,13 @@ def _rounds(
         notes.append(noted)
         if on_round is not None:
             on_round(line)
+    if fed.recipe.finish:
+        began = perf_counter()
+        server = finish(fed, engine, server)
+        line = {"round": plan.rounds, "finish": True, "cohort": has_data(server.stats).tolist(), "dropped": []}
+        line |= evaluate(fed, server, sets) | {"seconds": round(perf_counter() - began, 4)}
+        recorder.round(line, {})
+        history.append(line)
     return server, history, notes
 
 
@@ -160,15 +169,15 @@ def play(
 ) -> tuple[Server, dict[str, Any], Arrays]:
     """One round from beginning to end: (the server after it, what the record says of it, its notes)."""
     recipe, number = fed.recipe, server.number
-    server = _asked(recipe, engine, server)
-    server, cohort, brief = open_round(recipe, server, rng(fed.seed, "select", number))
-    probes = (recipe.needs & PROBES.keys()) - recipe.select.asks
+    ask = partial(engine.survey, server)
+    server, cohort, brief = open_round(recipe, server, rng(fed.seed, "select", number), ask)
+    probes = (recipe.needs & PROBES.keys()) - recipe.select.asks - recipe.briefing
     replies, dropped = Replies(cohort.ids, server.model.new_zeros(0, server.layout.size)), []
     if len(cohort):
         replies, dropped = screen(engine.train(server, cohort, brief, probes), number, on_nonfinite)
     proxy = Proxy(fed.task, Batch(*held), server.buffers) if held is not None else None
     lr = fed.training.rate(number)
-    server, notes = close_round(recipe, server, cohort, replies, proxy, fed.buffers, fed.training, lr)
+    server, notes = close_round(recipe, server, cohort, replies, proxy, fed.buffers, fed.training, lr, fed.seed)
     line = {"round": number, "cohort": cohort.ids.tolist(), "dropped": dropped}
     if dropped:
         line["warnings"] = [f"{clients_in_words(dropped)} returned values that are NaN or infinite and did not count"]
@@ -178,25 +187,28 @@ def play(
     return server, line, notes
 
 
+def finish(fed: Federation, engine: Runtime, server: Server) -> Server:
+    """The server after what the recipe does once, at the end, with every client's answers."""
+    model = fed.recipe.shown(server.state, server.model)
+    for i, part in enumerate(fed.recipe.finish):
+        server = replace(server, model=model)
+        pool = has_data(server.stats)
+        answers = engine.survey(server, part.asks, pool.tolist())
+        answers["examples"] = server.stats["examples"][pool.to(server.model.device)]
+        told = torch.stack([a.isfinite().reshape(len(a), -1).all(1) for a in answers.values()]).all(0)
+        stats = {n: v[told] for n, v in answers.items()}
+        model = part.finish(model, server.buffers, stats, fed.task, rng(fed.seed, "finish", i))
+    return replace(server, model=model, state=fed.recipe.init(server.layout, server.population))  # no average to show
+
+
 def evaluate(fed: Federation, server: Server, sets: Mapping[str, tuple[Tensor, Tensor]]) -> dict[str, Any]:
     """Loss and metrics of the global model on every set, and how they spread over the clients' own data."""
-    trained = score(fed.task, server.model, server.buffers, fed.clients.x, fed.clients.y)
-    others = {n: summary(score(fed.task, server.model, server.buffers, *s)) for n, s in sets.items()}
+    model = fed.recipe.shown(server.state, server.model)
+    trained = score(fed.task, model, server.buffers, fed.clients.x, fed.clients.y)
+    others = {n: summary(score(fed.task, model, server.buffers, *s)) for n, s in sets.items()}
     watched, best = ("accuracy", "high") if "accuracy" in fed.task.metrics else ("loss", "low")
     spread = fairness(client_scores(trained, fed.clients.rows)[watched], best)
     return {"train": summary(trained), **others, "clients": spread}
-
-
-def _asked(recipe: Recipe, engine: Runtime, server: Server) -> Server:
-    """The server after every client has answered what the selection asks."""
-    if not recipe.select.asks:
-        return server
-    pool = has_data(server.stats)
-    answers = engine.survey(server, recipe.select.asks, pool.tolist())
-    table = {n: v.new_full((server.population,), torch.nan) for n, v in answers.items()}
-    return replace(
-        server, stats=server.stats | {n: table[n].index_copy(0, pool.to(v.device), v) for n, v in answers.items()}
-    )
 
 
 def _first(fed: Federation, model: nn.Module) -> Server:

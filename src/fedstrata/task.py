@@ -61,6 +61,13 @@ class Batch:
     mask: Tensor | None = None  # [B] false for padding; None when every example is real
     outputs: Tensor | None = None  # [B, ...] of the model being trained
     features: Tensor | None = None  # [B, d] of the model being trained
+    loss: Tensor | None = None  # [] its mean loss
+
+    def total(self, values: Tensor) -> Tensor:
+        """Sum over the real examples, [B, ...] -> [...], in float64."""
+        if self.mask is not None:
+            values = torch.where(self.mask.view(-1, *[1] * (values.dim() - 1)), values, 0.0)
+        return values.double().sum(0)
 
     def mean(self, values: Tensor) -> Tensor:
         """Mean over the real examples of one value an example, [B] -> []."""
@@ -105,7 +112,7 @@ class Task:
         train, evaluate = (heed_masks(deepcopy(model).to(device)) for _ in range(2))
         train, evaluate = train.train(), evaluate.eval()
         noisy = heed_noise(train)
-        return cls(layout, train, evaluate, frozen, loss, metrics or {}, _classifier(model), noisy)
+        return cls(layout, train, evaluate, frozen, loss, metrics or {}, classifier_of(model), noisy)
 
     def forward(
         self,
@@ -171,7 +178,7 @@ def _first_line(error: Exception) -> str:
     return f"{type(error).__name__}: {str(error).splitlines()[0]}" if str(error) else type(error).__name__
 
 
-def _classifier(model: nn.Module) -> str | None:
+def classifier_of(model: nn.Module) -> str | None:
     """The module called classifier, or else the last linear layer."""
     if isinstance(getattr(model, "classifier", None), nn.Module):
         return "classifier"

@@ -2,23 +2,24 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import FrozenInstanceError, fields, replace
+from dataclasses import FrozenInstanceError, dataclass, fields, replace
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils._pytree import keystr, tree_flatten_with_path, tree_leaves, tree_map
 
+from fedstrata.buffers import Buffers
 from fedstrata.clients import Clients
-from fedstrata.core import Cohort, Local, Part, Proxy, Recipe, Round, Select, State, Step, Weigh
+from fedstrata.core import Cohort, Finish, Local, Part, Proxy, Recipe, Round, Select, State, Step, Weigh
 from fedstrata.errors import check as require
 from fedstrata.layout import Arrays
 from fedstrata.optim import SGD, Training
 from fedstrata.probes import PROBES
 from fedstrata.recipes import recipe
 from fedstrata.task import Batch, Task, buffers_of
-from fedstrata.train import Errand, Federation, Trained, train
+from fedstrata.train import Errand, Federation, Trained, survey, train
 from fedstrata.values import Value, kinds, load
 
 POPULATION = 7
@@ -30,6 +31,8 @@ def check_part(part: Part) -> None:
     check_value(part)
     if isinstance(part, Select):
         _check_select(part)
+    elif isinstance(part, Finish):
+        _check_finish(part)
     else:
         _check_stacking(part)
         for dtype in (torch.float64, torch.float32):
@@ -59,7 +62,7 @@ def _names(value: Value) -> dict[str, type]:
 
 def _check_select(part: Select) -> None:
     stats = {n: torch.rand(POPULATION, dtype=torch.float64) for n in PROBES} | {"examples": torch.arange(1.0, 8)}
-    state = part.init(_task().layout, POPULATION)
+    state = part.init(Task.of(_net(torch.float64)).layout, POPULATION)
     with _untouched(stats, state):
         ids, after = part.pick(state, stats, np.random.default_rng(0))
     _same_shapes(state, after, part)
@@ -69,59 +72,116 @@ def _check_select(part: Select) -> None:
     _hold(bool(((ids >= 0) & (ids < POPULATION)).all()), f"{type(part).__name__}.pick chose a client that is not there")
 
 
+def _check_finish(part: Finish) -> None:
+    """It gives a model like the one it got, leaves what it got as it was, and draws from its generator alone."""
+    lab, name = _Lab.of(part), type(part).__name__
+    stats = lab.asked(part.asks) | {"examples": lab.cohort.stats["examples"]}
+    given = lab.cohort.model, lab.buffers, stats, lab.fed.task
+    with _untouched(*given[:3]):
+        one, other = (part.finish(*given, np.random.default_rng(0)) for _ in range(2))
+    _hold(one.shape == given[0].shape and one.dtype == given[0].dtype, f"{name} changes the model's shape or type")
+    _hold(bool(one.isfinite().all()), f"{name} gives NaN or infinity")
+    _hold(torch.equal(one, other), f"{name} differs for the same generator")
+
+
 def _check_stacking(part: Part) -> None:
     """K clients stacked (vmap) give what they give one by one, and what they are given is left as it was."""
-    algorithm = _with(part)
-    fed = Federation(algorithm, _task(), _clients(), SGD(lr=0.1, batch=4), seed=1)
-    server, state = _cohort(fed.task), algorithm.init(fed.task.layout, POPULATION)
-    memory = _stacked(algorithm.enroll(fed.task, buffers_of(_net())), len(IDS))
-    for _ in range(2):  # the second time with memories that were used
-        errand = _errand(algorithm, server, state, memory)
+    lab = _Lab.of(part)
+    state, memory = lab.state(), lab.memory()
+    for number in range(2):  # the second time with memories and a state that were used
+        errand = lab.errand(state, memory, number)
         with _untouched(errand.brief, errand.memory, errand.stats, errand.start, state):
-            together = train(fed, errand)
-        apart = _joined([train(fed, _alone(errand, j)) for j in range(len(IDS))])
+            together = train(lab.fed, errand)
+        apart = _joined([train(lab.fed, _alone(errand, j)) for j in range(len(IDS))])
         pairs = zip(tree_leaves(_tree(together)), tree_leaves(apart), strict=True)
         close = all(torch.allclose(a.double(), b.double(), rtol=1e-7, atol=1e-9) for a, b in pairs)
         _hold(close, f"{type(part).__name__} gives stacked clients something else than one client alone")
         _same_shapes(memory, together.memory, part)
         memory = together.memory
+        *_, state = lab.fed.recipe.aggregate(state, lab.round(together.delta, together), together.uploads)
 
 
 def _check_server(part: Part, dtype: torch.dtype) -> None:
     """The server half is pure, keeps the shape of its state, and does not depend on the order of the clients."""
-    algorithm, task = _with(part), _task(dtype)
-    state = algorithm.init(task.layout, POPULATION)
+    lab, name = _Lab.of(part, dtype), type(part).__name__
+    recipe, state = lab.fed.recipe, lab.state()
+    told = train(lab.fed, lab.errand(state, lab.memory()))
     for scale in (1.0, 0.0):  # real updates, then no updates at all
-        round, uploads = _round(algorithm, task, scale)
-        with _untouched(state, round.delta, round.cohort.stats, round.old):
-            model, weights, after = algorithm.aggregate(state, round, uploads)
-        _hold(model.dtype == dtype, f"{type(part).__name__} makes a {model.dtype} model of a {dtype} one")
-        finite = all(bool(v.isfinite().all()) for v in (model, weights))
-        _hold(finite, f"{type(part).__name__} gives NaN or infinity" + (" when no client moved" if not scale else ""))
+        draw = torch.Generator().manual_seed(1)
+        delta = scale * torch.randn(told.delta.shape, generator=draw, dtype=dtype)
+        round, uploads = lab.round(delta, told), tree_map(lambda v, s=scale: s * v, told.uploads)
+        with _untouched(state, round.delta, round.cohort.stats, round.old, round.buffers.clients):
+            model, buffers, after = recipe.aggregate(state, round, uploads)
+        _hold(model.dtype == dtype, f"{name} makes a {model.dtype} model of a {dtype} one")
+        finite = all(bool(v.isfinite().all()) for v in (model, recipe.shown(after, model), *buffers.values()))
+        _hold(finite, f"{name} gives NaN or infinity" + (" when no client moved" if not scale else ""))
         _same_shapes(state, after, part)
+        _same_shapes(lab.buffers, buffers, part)
         order = torch.tensor([2, 0, 3, 1])
-        shuffled = replace(round, cohort=_at(round.cohort, order), delta=round.delta[order], notes={})
-        other, *_ = algorithm.aggregate(state, shuffled, tree_map(lambda v, o=order: v[o], uploads))
+        other, *_ = recipe.aggregate(state, _shuffled(round, order), tree_map(lambda v, o=order: v[o], uploads))
         rtol, atol = (1e-9, 1e-12) if dtype == torch.float64 else (1e-4, 1e-5)
-        _hold(torch.allclose(model, other, rtol, atol), f"{type(part).__name__} depends on the clients' order")
+        _hold(torch.allclose(model, other, rtol, atol), f"{name} depends on the clients' order")
+
+
+@dataclass(frozen=True)
+class _Lab:
+    """A part at work on four clients of a small federation."""
+
+    fed: Federation
+    buffers: Arrays
+    cohort: Cohort
+
+    @classmethod
+    def of(cls, part: Part, dtype: torch.dtype = torch.float64) -> "_Lab":
+        algorithm, clients = _with(part), _clients()
+        net, training = algorithm.adapt(_net(dtype), SGD(lr=0.1, batch=4), 1)
+        task = Task.of(net)
+        fed = Federation(algorithm, task, clients.to(task.layout.device, dtype), training, seed=1)
+        ids = torch.tensor(IDS)
+        stats = {"examples": torch.from_numpy(clients.sizes).double()[ids], "labels": clients.labels()[ids]}
+        named = {n: p for n, p in net.named_parameters() if p.requires_grad}
+        mean = float(clients.sizes.mean())
+        cohort = Cohort(task.layout, ids, stats, task.layout.flatten(named), POPULATION, mean_examples=mean)
+        return cls(fed, buffers_of(net), cohort)
+
+    def state(self) -> State:
+        return self.fed.recipe.init(self.fed.task.layout, POPULATION)
+
+    def memory(self) -> State:
+        return _stacked(self.fed.recipe.enroll(self.fed.task, self.buffers), len(IDS))
+
+    def asked(self, names: frozenset[str]) -> Arrays:
+        """What the four clients measure at the global model."""
+        many = _stacked(self.buffers, len(IDS))
+        return survey(self.fed, Errand(list(IDS), 0, self.cohort.model, many, {}, {}, {}, names))
+
+    def errand(self, state: State, memory: State, number: int = 0) -> Errand:
+        recipe = self.fed.recipe
+        stats = self.cohort.stats | self.asked(recipe.briefing)
+        brief = recipe.brief(state, replace(self.cohort, stats=stats, number=number))
+        many, probes = _stacked(self.buffers, len(IDS)), recipe.needs & PROBES.keys()
+        return Errand(list(IDS), number, self.cohort.model, many, brief, memory, stats, probes)
+
+    def round(self, delta: Tensor, told: Trained) -> Round:
+        """A round in which the clients moved so, and told what they told."""
+        draw, layout = torch.Generator().manual_seed(2), self.fed.task.layout
+        x = torch.randn(12, 5, generator=draw, dtype=layout.dtype)
+        proxy = Proxy(self.fed.task, Batch(x, torch.arange(12) % 3), self.buffers)
+        cohort = replace(self.cohort, stats=self.cohort.stats | told.stats)
+        return Round(cohort, delta, proxy=proxy, lr=0.1, buffers=Buffers(self.buffers, told.buffers))
 
 
 def _with(part: Part) -> Recipe:
     """A recipe that has this part, and plain averaging for the rest."""
-    if isinstance(part, Weigh):
-        return recipe(weigh=part)
-    require(isinstance(part, (Local, Step)), f"{type(part).__name__} is no Select, Local, Weigh or Step")
-    return recipe(local=part) if isinstance(part, Local) else recipe(shrink=part)
+    kinds = (Weigh, Local, Step, Finish)
+    require(isinstance(part, kinds), f"{type(part).__name__} is no Select, Local, Weigh, Step or Finish")
+    return recipe(**{part.slot: part})
 
 
-def _net(dtype: torch.dtype = torch.float64) -> nn.Module:
+def _net(dtype: torch.dtype) -> nn.Module:
     with torch.random.fork_rng():
         torch.manual_seed(0)
         return nn.Sequential(nn.Linear(5, 4), nn.BatchNorm1d(4), nn.ReLU(), nn.Linear(4, 3)).to(dtype)
-
-
-def _task(dtype: torch.dtype = torch.float64) -> Task:
-    return Task.of(_net(dtype))
 
 
 def _clients() -> Clients:
@@ -130,49 +190,22 @@ def _clients() -> Clients:
     return Clients.of([(draw.standard_normal((n, 5)), draw.integers(0, 3, n)) for n in sizes])
 
 
-def _cohort(task: Task) -> Cohort:
-    clients, ids = _clients(), torch.tensor(IDS)
-    draw = torch.Generator().manual_seed(0)
-    stats = {n: torch.rand(len(IDS), generator=draw, dtype=torch.float64) for n in PROBES}
-    stats["gradient"] = torch.rand(len(IDS), task.layout.size, generator=draw, dtype=task.layout.dtype)
-    stats |= {"examples": torch.from_numpy(clients.sizes).double()[ids], "labels": clients.labels()[ids]}
-    stats["steps"] = torch.arange(1.0, len(IDS) + 1, dtype=torch.float64)
-    start = task.layout.flatten(dict(_net(task.layout.dtype).named_parameters()))
-    return Cohort(task.layout, ids, stats, start, POPULATION, mean_examples=float(clients.sizes.mean()))
-
-
-def _errand(algorithm: Recipe, cohort: Cohort, state: State, memory: State) -> Errand:
-    brief = algorithm.brief(state, cohort)
-    probes = algorithm.needs & PROBES.keys()
-    buffers = {n: b.expand(len(IDS), *b.shape) for n, b in buffers_of(_net(cohort.layout.dtype)).items()}
-    return Errand(list(IDS), 1, cohort.model, buffers, brief, memory, cohort.stats, frozenset(probes))
-
-
 def _alone(errand: Errand, j: int) -> Errand:
     given = {n: getattr(errand, n) for n in ("brief", "memory", "stats", "buffers")}
     return replace(errand, ids=[IDS[j]], **tree_map(lambda v: v[j : j + 1], given))
 
 
-def _round(algorithm: Recipe, task: Task, scale: float) -> tuple[Round, State]:
-    """A round with made-up updates, and uploads like those that clients of this recipe send."""
-    cohort, layout = _cohort(task), task.layout
-    draw = torch.Generator().manual_seed(1)
-    delta = scale * torch.randn(len(IDS), layout.size, generator=draw, dtype=layout.dtype)
-    buffers = buffers_of(_net(layout.dtype))
-    memory = _stacked(algorithm.enroll(task, buffers), len(IDS))
-    clients = _clients().to(layout.device, layout.dtype)
-    fed = Federation(algorithm, task, clients, SGD(lr=0.1, batch=4), seed=1)
-    uploads = train(fed, _errand(algorithm, cohort, algorithm.init(layout, POPULATION), memory)).uploads
-    x = torch.randn(12, 5, generator=draw, dtype=layout.dtype)
-    proxy = Proxy(task, Batch(x, torch.arange(12) % 3), buffers)
-    return Round(cohort, delta, proxy=proxy, lr=0.1), tree_map(lambda v: scale * v, uploads)
+def _shuffled(round: Round, order: Tensor) -> Round:
+    cohort = replace(round.cohort, ids=round.cohort.ids[order], stats=_at(round.cohort.stats, order))
+    sent = replace(round.buffers, clients=_at(round.buffers.clients, order))
+    return replace(round, cohort=cohort, delta=round.delta[order], buffers=sent, notes={})
 
 
-def _at(cohort: Cohort, order: Tensor) -> Cohort:
-    return replace(cohort, ids=cohort.ids[order], stats={n: v[order] for n, v in cohort.stats.items()})
+def _at(arrays: Arrays, order: Tensor) -> Arrays:
+    return {n: v[order] for n, v in arrays.items()}
 
 
-def _stacked(state: State, k: int) -> State:
+def _stacked(state: Any, k: int) -> Any:
     return tree_map(lambda v: v.expand(k, *v.shape).clone(), state)
 
 
@@ -185,9 +218,11 @@ def _joined(parts: list[Trained]) -> Any:
 
 
 def _same_shapes(before: Any, after: Any, part: Part) -> None:
-    """State and memories keep names, shapes and types, so that they can be saved, stacked and sent."""
-    shapes = [tree_map(lambda v: (tuple(v.shape), v.dtype), tree) for tree in (before, after)]
-    _hold(shapes[0] == shapes[1], f"{type(part).__name__} changes the shape of its state: {shapes[0]} -> {shapes[1]}")
+    """State and memories keep names, shapes and types, so that they can be saved, stacked and sent; some may be new."""
+    flat = [dict(tree_flatten_with_path(tree)[0]) for tree in (before, after)]
+    shapes = [{keystr(k): (tuple(v.shape), v.dtype) for k, v in f.items()} for f in flat]
+    changed = [f"{k}: {v} -> {shapes[1].get(k)}" for k, v in shapes[0].items() if shapes[1].get(k) != v]
+    _hold(not changed, f"{type(part).__name__} changes the shape of its state: {', '.join(changed)}")
 
 
 @contextmanager

@@ -6,7 +6,7 @@ left are a prefix and the others are not touched at all: not their parameters, m
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -17,16 +17,19 @@ from torch.func import grad, vmap
 from torch.utils._pytree import tree_leaves, tree_map
 
 from fedstrata.buffers import BufferPolicy
-from fedstrata.clients import Clients, Schedule, probe_batches, training_batches
+from fedstrata.clients import Clients, Schedule, all_batches, probe_batches, training_batches
 from fedstrata.core import Recipe, State, Turn
 from fedstrata.layout import Arrays
 from fedstrata.optim import Training
-from fedstrata.probes import MINI, WHOLE, measure
+from fedstrata.probes import AFTER, MINI, WHOLE, measure
 from fedstrata.rng import seeded, torch_seed
 from fedstrata.task import Batch, Task
 
 Given = tuple[State, State, Arrays, Arrays]
 """Briefs, memories, measurements and received buffers."""
+
+EXAMPLES_AT_ONCE = 256
+"""Of each client, where all of its data is looked at."""
 
 Watch = Callable[[str], AbstractContextManager[object]]
 """Wraps each stage of the clients' work, by name: how a runtime says where an error happened."""
@@ -66,7 +69,7 @@ class Trained:
     buffers: Arrays  # [K, ...] each
     memory: State
     uploads: State
-    stats: Arrays  # [K] each, what they measured
+    stats: Arrays  # [K, ...] each, what they measured and tell
 
 
 def train(fed: Federation, errand: Errand, watch: Watch = nullcontext) -> Trained:
@@ -76,21 +79,21 @@ def train(fed: Federation, errand: Errand, watch: Watch = nullcontext) -> Traine
         measured = survey(fed, errand)
     with watch("training"), seeded(torch_seed(fed.seed, "torch", errand.number, ids[0])):
         schedule = training_batches(fed.clients, ids, fed.training, fed.seed, errand.number)
-        stats = errand.stats | measured
-        w, buffers, optimizer = descend(fed, errand, stats, schedule, lr)
+        w, buffers, optimizer = descend(fed, errand, errand.stats | measured, schedule, lr)
     with watch("reporting"):
+        measured |= _on_all_data(fed, errand.ids, errand.probes & AFTER.keys(), w, buffers)
         steps = torch.from_numpy(schedule.steps).double().to(w.device)  # of an int, steps * lr would be float32
 
         def report(w: Tensor, after: Arrays, given: Given, steps: Tensor) -> Any:
             turns = _turns(fed, errand.start, given, lr, steps=steps, trained=after)
             return {n: p.report(w, turns[n]) for n, p in fed.recipe.locals().items()}
 
-        pairs = over_clients(report, w, buffers, _given(fed, errand, stats), steps)
+        pairs = over_clients(report, w, buffers, _given(fed, errand, errand.stats | measured), steps)
         memory, uploads = ({n: pair[i] for n, pair in pairs.items()} for i in (0, 1))
-    measured |= {"steps": steps} if "steps" in fed.recipe.needs else {}
+    told = {n: v for n, v in (measured | {"steps": steps}).items() if n in fed.recipe.told}
     kept = {"optimizer": optimizer} if not fed.training.reset_optimizer else {}
     kept |= {"buffers": buffers} if fed.buffers == "local" else {}
-    return Trained(w - errand.start, buffers, memory | kept, uploads, measured)
+    return Trained(w - errand.start, buffers, memory | kept, uploads, told)
 
 
 def descend(
@@ -101,7 +104,7 @@ def descend(
     there = torch.from_numpy(order).to(errand.start.device)
     schedule = schedule.ordered(order)
     given = tree_map(lambda v: v[there], _given(fed, errand, stats))
-    w = errand.start.repeat(len(order), 1)
+    w = over_clients(partial(_begin, fed, errand.start, lr), given).clone()
     buffers, optimizer = tree_map(lambda v: v[there], (errand.buffers, _optimizer(fed, errand)))
     draws = order if fed.task.noisy else []
     noise = torch.tensor([torch_seed(fed.seed, "noise", errand.number, errand.ids[i]) for i in draws]).to(w.device)
@@ -119,19 +122,38 @@ def descend(
 
 
 def survey(fed: Federation, errand: Errand) -> Arrays:
-    """What K clients measure at the model they received, [K] each."""
-    found: Arrays = {}
-    for names, whole in ((errand.probes & MINI.keys(), False), (errand.probes & WHOLE.keys(), True)):
-        if not names:
-            continue
-        schedule = probe_batches(fed.clients, errand.ids, fed.training, fed.seed, errand.number, whole)
+    """What K clients measure at the model they received, [K, ...] each."""
+    start = errand.start.expand(len(errand.ids), -1)
+    found = _on_all_data(fed, errand.ids, errand.probes & WHOLE.keys(), start, errand.buffers)
+    if mini := errand.probes & MINI.keys():
+        schedule = probe_batches(fed.clients, errand.ids, fed.training, fed.seed, errand.number)
         batch = _gather(fed.clients, *schedule.batch(0, len(errand.ids)))
-
-        def measured(buffers: Arrays, batch: Arrays, names: frozenset[str] = names) -> Arrays:
-            return measure(names, fed.task, errand.start, buffers, Batch(**batch))
-
-        found |= over_clients(measured, errand.buffers, batch)
+        found |= over_clients(partial(_measured, fed, mini), start, errand.buffers, batch)
     return found
+
+
+def _on_all_data(fed: Federation, ids: Sequence[int], names: frozenset[str], w: Tensor, buffers: Arrays) -> Arrays:
+    """Means over each client's own data, [K, ...] each, at K models [K, P]; a few examples at a time."""
+    if not names:
+        return {}
+    schedule = all_batches(fed.clients, ids, EXAMPLES_AT_ONCE)
+    order = np.argsort(-schedule.steps, kind="stable")
+    schedule, there = schedule.ordered(order), torch.from_numpy(order).to(w.device)
+    given = tree_map(lambda v: v[there], (w, buffers))
+    total: Arrays = {}
+    for step in range(schedule.count.shape[1]):
+        active = int((schedule.steps > step).sum())
+        batch = _gather(fed.clients, *schedule.batch(step, active))
+        sums = over_clients(partial(_measured, fed, names), *tree_map(lambda v, a=active: v[:a], given), batch)
+        for n, v in sums.items():
+            total[n] = v.clone() if step == 0 else total[n].index_add(0, torch.arange(active, device=v.device), v)
+    count = torch.from_numpy(schedule.count.sum(1)).to(w.device)
+    back = torch.from_numpy(np.argsort(order)).to(w.device)
+    return {n: (v / count.to(v.dtype).view(-1, *[1] * (v.dim() - 1)))[back] for n, v in total.items()}
+
+
+def _measured(fed: Federation, names: frozenset[str], w: Tensor, buffers: Arrays, batch: Arrays) -> Arrays:
+    return measure(names, fed.task, w, buffers, Batch(**batch))
 
 
 def over_clients(f: Callable[..., Any], *args: Any) -> Any:
@@ -140,6 +162,14 @@ def over_clients(f: Callable[..., Any], *args: Any) -> Any:
     if k > 1:
         return vmap(f, randomness="different")(*args)
     return tree_map(lambda v: v[None], f(*tree_map(lambda v: v[0], args)))
+
+
+def _begin(fed: Federation, start: Tensor, lr: float, given: Given) -> Tensor:
+    """Where one client's training starts, [P]."""
+    w, turns = start, _turns(fed, start, given, lr)
+    for n, part in fed.recipe.locals().items():
+        w = part.begin(w, turns[n])
+    return w
 
 
 def _direction(
@@ -152,8 +182,11 @@ def _direction(
 
     def objective(v: Tensor, buffers: Arrays) -> tuple[Tensor, Arrays]:
         outputs, features, after = fed.task.forward(v, buffers, batch["x"], "train", mask, batch.get("noise"))
+        for n, part in parts.items():
+            outputs = part.outputs(outputs, turns[n])
         seen = Batch(batch["x"], batch["y"], mask, outputs, features)
         loss = seen.mean(fed.task.losses(outputs, seen.y))
+        seen = replace(seen, loss=loss)
         for n, part in parts.items():
             loss = loss + part.penalty(v, turns[n], seen)
         return loss, after

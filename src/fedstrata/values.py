@@ -63,8 +63,11 @@ class Value(ABC):
 
     @property
     def fingerprint(self) -> str:
-        """Twelve hexadecimal digits that are the same for equal values, in any process, on any machine."""
-        text = json.dumps(self.to_dict(), sort_keys=True, separators=(",", ":"))
+        """Twelve hexadecimal digits that are the same for equal values, in any process, on any machine.
+
+        Settings left at their defaults do not enter, so that a new setting of a part changes no old fingerprint.
+        """
+        text = json.dumps(_essence(self), sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
@@ -111,7 +114,7 @@ def fit(hint: Any, value: Any, where: str) -> Any:
         same = [c for c in get_args(hint) if c == value and isinstance(c, bool) == isinstance(value, bool)]
         if same:
             return same[0]
-        raise SettingError(f"{where} must be {_words(hint)}; got {value!r}")
+        raise SettingError(f"{where} must be {in_words(hint)}; got {value!r}")
     if origin is tuple:
         items = value if isinstance(value, (tuple, list)) else (value,)
         return tuple(fit(get_args(hint)[0], v, f"{where}[{i}]") for i, v in enumerate(items))
@@ -122,7 +125,7 @@ def fit(hint: Any, value: Any, where: str) -> Any:
     if hint is NoneType and value == "none":
         return None
     if hint is not Any and not isinstance(value, hint):
-        raise SettingError(f"{where} must be {_words(hint)}; got {value!r}")
+        raise SettingError(f"{where} must be {in_words(hint)}; got {value!r}")
     return value
 
 
@@ -133,7 +136,7 @@ def _number(hint: type[int | float], value: Any, where: str) -> int | float:
             number = hint(value)  # pyright: ignore[reportArgumentType]
             if isfinite(number):
                 return number + 0
-    raise SettingError(f"{where} must be {_words(hint)}; got {value!r}")
+    raise SettingError(f"{where} must be {in_words(hint)}; got {value!r}")
 
 
 def _fit_any(hints: tuple[Any, ...], value: Any, where: str, whole: Any) -> Any:
@@ -143,16 +146,32 @@ def _fit_any(hints: tuple[Any, ...], value: Any, where: str, whole: Any) -> Any:
         except SettingError as e:
             if isinstance(value, Mapping) and "kind" in value and isinstance(hint, type) and issubclass(hint, Value):
                 raise e from None
-    raise SettingError(f"{where} must be {_words(whole)}; got {value!r}")
+    raise SettingError(f"{where} must be {in_words(whole)}; got {value!r}")
 
 
-def _words(hint: Any) -> str:
+def in_words(hint: Any) -> str:
+    """What a setting of this type takes."""
     if get_origin(hint) in (Union, UnionType):
-        return " or ".join(_words(h) for h in get_args(hint))
+        return " or ".join(in_words(h) for h in get_args(hint))
     if get_origin(hint) is Literal:
-        return "one of " + ", ".join(map(repr, get_args(hint)))
+        choices = ", ".join(map(repr, get_args(hint)))
+        return f"one of {choices}" if len(get_args(hint)) > 1 else choices
     names = {int: "a whole number", float: "a number", str: "a text", bool: "true or false", NoneType: "nothing"}
     return names.get(hint, f"a {getattr(hint, '__name__', hint)}")
+
+
+def _essence(value: Any) -> Any:
+    """A value as plain data without the settings that are left at their defaults."""
+    if isinstance(value, tuple):
+        return [_essence(v) for v in value]
+    if not isinstance(value, Value):
+        return value
+    set_ = {f.name: getattr(value, f.name) for f in _fields(type(value)) if getattr(value, f.name) != _default(f)}
+    return {"kind": type(value).__name__} | {n: _essence(v) for n, v in set_.items()}
+
+
+def _default(field: Any) -> Any:
+    return field.default if field.default_factory is MISSING else field.default_factory()
 
 
 def _plain(value: Any) -> Any:

@@ -4,6 +4,7 @@ import json
 import tomllib
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -55,7 +56,7 @@ def test_a_run_folder_is_named_and_can_be_run_again(capsys):
     assert fedstrata(*args.split()) == 0
     assert "The run folder is a" in capsys.readouterr().out
     assert fedstrata("run", "a/experiment.toml", "--out", "b", "--json") == 0
-    assert settings_of("b")["recipe"]["local"][0] == {"kind": "Prox", "mu": 0.3}
+    assert settings_of("b")["recipe"]["local"][0] == {"kind": "Prox", "mu": 0.3, "plain_sgd": False}
     assert settings_of("b")["training"]["lr"] == 0.2
     assert read_rounds("a")[-1]["test"] == read_rounds("b")[-1]["test"]
 
@@ -183,7 +184,7 @@ def test_version(capsys):
         ("run --set partition=iid", "partition must be a Partition; got 'iid'"),
         ("run --set chunk=0", "chunk must be at least 1"),
         ("run --method moon --model logreg", "Moon needs features"),
-        ("run --method fedlaw", "Learned needs data of the server's own: give the experiment some, e.g. proxy = 200"),
+        ("run --method fedlaw --set proxy=9", "proxy = 9 cannot be had, class by class, from 360 test examples"),
         ("run --method scaffold+fedadp", "a recipe has one weigh part, not both"),
         ("run --out /proc/nothing", "the folder /proc/nothing cannot be made"),
     ],
@@ -206,3 +207,18 @@ def test_chunks_of_1_7_and_20_agree():
     runs = [fs.Experiment.of({"method": "fedavg", "rounds": 5, "chunk": c}).run() for c in (1, 7, 20)]
     for other in runs[1:]:
         torch.testing.assert_close(runs[0].model.state_dict(), other.model.state_dict(), rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("plus", ["", " + lws(beta=0.1)"], ids=["alone", "shrunk"])
+@pytest.mark.parametrize("name", METHODS)
+def test_every_method_runs_on_digits_alone_and_shrunk(name, plus, capsys):
+    assert fedstrata("run", "--method", name + plus, "--rounds", "5", "--set", "evaluate_every=5", "--json") == 0
+    seen = last_json(capsys)
+    assert np.isfinite([seen["test"]["loss"], seen["train"]["loss"]]).all()
+    assert seen["dropped"] == 0
+
+
+def test_a_method_that_needs_data_on_the_server_gets_some_and_says_so(capsys):
+    assert fedstrata("run", "--method", "feddf", "--rounds", "1", "--out", "a") == 0
+    assert "200 examples are taken out of the test set" in " ".join(capsys.readouterr().err.split())
+    assert settings_of("a")["proxy"] == 200

@@ -12,7 +12,10 @@ from tests.federations import PLAIN, final_model, flat, mlp, unequal_clients
 R = fs.recipes
 
 
-NOT_OF_ONE = {"qfedavg", "scaffold", "feddyn", "feddc", "ldawa", "awd", "adadecay", "fedadagrad", "fedadam", "fedyogi"}
+NOT_OF_ONE = {
+    "qfedavg", "scaffold", "feddyn", "feddc", "ldawa", "awd", "adadecay", "fedadagrad", "fedadam", "fedyogi", "ccvr",
+    "fedlws_official", "feddyn_fedlaw", "fedadam_fedlaw", "fedadam_flower",
+}  # fmt: skip
 """Methods that correct, decay or step from a single client's model too."""
 
 
@@ -72,7 +75,9 @@ def test_a_cohort_of_one_gives_that_clients_model(name):
     clients = Clients.of([(unequal_clients().x[:20], unequal_clients().y[:20])])
     train = fs.SGD(lr=0.1, batch=6, epochs=2)
     got = final_model(R.METHODS[name](), clients=clients, training=train, rounds=1)
-    held = {"fedprox": R.fedprox(), "adaptive_fedprox": R.fedprox()}.get(name, R.fedavg())
+    plain = R.fedprox(mu=0.001, plain_sgd=True)
+    held = {"fedprox": R.fedprox(), "adaptive_fedprox": R.fedprox(), "fedprox_fedlaw": plain, "fedetf": R.fedetf()}
+    held = held.get(name, R.fedavg())
     assert close(got, final_model(held, clients=clients, training=train, rounds=1))
 
 

@@ -49,13 +49,18 @@ def dataset(name: str) -> Dataset:
     return DATASETS[name]()
 
 
-def balanced(examples: Examples, count: int) -> tuple[Examples, Examples]:
-    """Take `count` examples, as many of each class as of any other, out of a set: (those, the rest)."""
+def held_out(examples: Examples, count: int, tail: float = 1.0) -> tuple[Examples, Examples]:
+    """Take about `count` examples out of a set: (those, the rest).
+
+    As many of each class as of any other; with a tail below 1, floor(count / C * tail^(c / (C - 1))) of class c.
+    """
     x, y = examples
     classes = int(y.max()) + 1
-    taken = torch.cat([(y == c).nonzero().flatten()[: count // classes] for c in range(classes)])
-    if count < classes or len(taken) < count - count % classes:
-        raise DataError(f"proxy = {count} cannot be had, balanced, from {len(y)} test examples of {classes} classes")
+    wanted = [int(count / classes * tail ** (c / max(1, classes - 1)) + 1e-9) for c in range(classes)]
+    rows = [(y == c).nonzero().flatten() for c in range(classes)]
+    if count < classes or any(len(r) < n for r, n in zip(rows, wanted, strict=True)):
+        raise DataError(f"proxy = {count} cannot be had, class by class, from {len(y)} test examples")
+    taken = torch.cat([r[:n] for r, n in zip(rows, wanted, strict=True)])
     rest = torch.ones(len(y), dtype=torch.bool)
     rest[taken] = False
     return (x[taken], y[taken]), (x[rest], y[rest])

@@ -1,9 +1,22 @@
 """The algorithms' pieces, one file each, both halves together."""
 
-from fedstrata.parts.local import DC, AdaptiveProx, Dyn, Moon, PerLayer, Prox, Scaffold, SelectiveProx
+from fedstrata.parts.finish import Calibrate
+from fedstrata.parts.local import (
+    DC,
+    ETF,
+    AdaptiveProx,
+    Dyn,
+    Intervals,
+    Moon,
+    PerLayer,
+    Prototypes,
+    Prox,
+    Scaffold,
+    SelectiveProx,
+)  # fmt: skip
 from fedstrata.parts.select import Calmest, Everyone, Sample
-from fedstrata.parts.server import Adagrad, Adam, Momentum, Rate, Yogi
-from fedstrata.parts.shrink import AWD, LWS, AdaDecay, FixedShrink
+from fedstrata.parts.server import Adagrad, Adam, Distill, Momentum, Rate, Yogi
+from fedstrata.parts.shrink import AWD, LWS, AdaDecay, FixedShrink, OfficialLWS
 from fedstrata.parts.weigh import (
     AFL,
     FOLB,
@@ -24,6 +37,7 @@ __all__ = [
     "AFL",
     "AWD",
     "DC",
+    "ETF",
     "FOLB",
     "LWS",
     "AdaDecay",
@@ -32,21 +46,26 @@ __all__ = [
     "AdaptiveProx",
     "Angle",
     "BySize",
+    "Calibrate",
     "Calm",
     "Calmest",
     "Dawa",
     "Disco",
+    "Distill",
     "Dyn",
     "Equal",
     "Everyone",
     "FairFed",
     "FedGAReconstruction",
     "FixedShrink",
+    "Intervals",
     "Learned",
     "Momentum",
     "Moon",
     "Nova",
+    "OfficialLWS",
     "PerLayer",
+    "Prototypes",
     "Prox",
     "Q",
     "Rate",

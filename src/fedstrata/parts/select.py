@@ -8,7 +8,8 @@ import torch
 from fedstrata.core import Select
 from fedstrata.errors import SettingError, check
 
-Variance = Literal["gradient", "loss"]
+Variance = Literal["gradient", "loss", "last_layer_gradient"]
+"""Of what a client tells the variance; a gradient is the whole model's or only that of its last layer."""
 
 
 @final

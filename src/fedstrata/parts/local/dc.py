@@ -1,6 +1,6 @@
 """FedDC: every client carries its drift, and the server adds the mean drift back."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import final
 
 from fedstrata.core import Local
@@ -20,9 +20,14 @@ class DC(Local):
     """
 
     alpha: float = 0.01
+    clip: float | None = None  # the largest norm of a gradient, 10 in the authors' code
 
     def validate(self):
         check(self.alpha > 0, f"DC.alpha must be above 0; got {self.alpha}")
+        check(self.clip is None or self.clip > 0, f"DC.clip must be above 0; got {self.clip}")
+
+    def adapt_training(self, training):
+        return training if self.clip is None else replace(training, clip=self.clip)
 
     def init(self, layout, population):
         return {"h": layout.zeros(), "g": layout.zeros()}  # the mean drift, the mean update

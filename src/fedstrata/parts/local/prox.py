@@ -1,6 +1,6 @@
 """FedProx: hold every client near the global model."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import final
 
 import torch
@@ -9,6 +9,7 @@ from torch import Tensor
 from fedstrata.core import Local
 from fedstrata.errors import SettingError, check
 from fedstrata.layout import Layout
+from fedstrata.optim import SGD, Training
 from fedstrata.values import Value
 
 
@@ -23,13 +24,22 @@ class PerLayer(Value):
 @final
 @dataclass(frozen=True)
 class Prox(Local):
-    """FedProx (Li et al. 2020, Eq. 2): add sum_l mu_l/2 |w_l - w^t_l|^2 to the client's loss."""
+    """FedProx (Li et al. 2020, Eq. 2): add sum_l mu_l/2 |w_l - w^t_l|^2 to the client's loss.
+
+    plain_sgd = True trains without momentum and weight decay, as the code of FedLAW and FedLWS does here alone (D-12).
+    """
 
     mu: float | PerLayer = 0.01
+    plain_sgd: bool = False
 
     def validate(self):
         values = self.mu.values if isinstance(self.mu, PerLayer) else (self.mu,)
         check(all(v >= 0 for v in values), f"Prox.mu must not be negative; got {self.mu}")
+
+    def adapt_training(self, training):
+        if not self.plain_sgd:
+            return training
+        return SGD(**{f.name: getattr(training, f.name) for f in fields(Training)})
 
     def init(self, layout, population):
         _strength(self.mu, layout)  # says so now if it does not fit the model

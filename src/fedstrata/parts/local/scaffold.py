@@ -1,7 +1,7 @@
 """SCAFFOLD: control variates undo the drift of each client."""
 
 from dataclasses import dataclass
-from typing import final
+from typing import Literal, final
 
 from torch import Tensor
 
@@ -12,10 +12,22 @@ from fedstrata.errors import NeedError
 @final
 @dataclass(frozen=True)
 class Scaffold(Local):
-    """SCAFFOLD, option II (Karimireddy et al. 2020, Alg. 1): step along g - c_k + c.
+    """SCAFFOLD (Karimireddy et al. 2020, Alg. 1): step along g - c_k + c.
 
     c_k' = c_k - c + (w^t - w_k) / (steps lr),   c' = c + 1/N sum_k (c_k' - c_k)
+
+    That is option II; option = 1 takes the gradient of all of the client's data at w^t for c_k', a pass more.
     """
+
+    option: Literal[1, 2] = 2
+
+    @property
+    def needs(self):
+        return frozenset({"gradient"}) if self.option == 1 else frozenset()
+
+    @property
+    def private(self):
+        return self.needs
 
     def init(self, layout, population):
         return {"c": layout.zeros()}
@@ -30,8 +42,11 @@ class Scaffold(Local):
         return grad - turn.memory["c_k"] + turn.brief["c"]  # Eq. 3
 
     def report(self, w, turn):
-        seen = (turn.start - w) / (turn.steps * turn.lr)  # the mean gradient of this turn
-        c_k = turn.memory["c_k"] - turn.brief["c"] + seen  # Eq. 4, option II
+        if self.option == 1:
+            c_k = turn.stats["gradient"]  # Eq. 4, option I
+        else:
+            seen = (turn.start - w) / (turn.steps * turn.lr)  # the mean gradient of this turn
+            c_k = turn.memory["c_k"] - turn.brief["c"] + seen  # Eq. 4, option II
         return {"c_k": c_k}, {"dc": c_k - turn.memory["c_k"]}
 
     def absorb(self, state, proposal, round):
@@ -41,6 +56,7 @@ class Scaffold(Local):
     def _change(self, c: Tensor, round: Round) -> Tensor:
         """c_k' - c_k from what the server sees, for clients that upload nothing: their steps and their rate."""
         steps = round.cohort.stats.get("steps")
-        if steps is None or round.lr is None:
-            raise NeedError("Scaffold needs each client's upload 'dc', or its steps and the learning rate")
+        if self.option == 1 or steps is None or round.lr is None:
+            or_else = "" if self.option == 1 else ", or its steps and the learning rate"
+            raise NeedError(f"Scaffold needs each client's upload 'dc'{or_else}")
         return -c - round.delta / (steps * round.lr).to(c.dtype)[:, None]  # Eq. 4, option II

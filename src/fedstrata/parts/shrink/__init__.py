@@ -2,5 +2,6 @@
 
 from fedstrata.parts.shrink.decay import AWD, AdaDecay
 from fedstrata.parts.shrink.lws import LWS, FixedShrink
+from fedstrata.parts.shrink.official import OfficialLWS
 
-__all__ = ["AWD", "LWS", "AdaDecay", "FixedShrink"]
+__all__ = ["AWD", "LWS", "AdaDecay", "FixedShrink", "OfficialLWS"]

@@ -20,11 +20,13 @@ class LWS(Step):
 
     tau_l = 1/K sum_k |g_k,l - mean_j g_j,l|, the clients' disagreement, with g_k = w_k - w^t and an unweighted mean.
     A layer that is zero is left alone. variant "only_opt" shrinks the step alone, "only_reg" the old model alone.
+    skip_norm = True leaves the scales and shifts of normalisation layers as they are.
     """
 
     beta: float = 0.1
     grain: Grain = "layer"
     variant: Variant = "full"
+    skip_norm: bool = False
     slot = "shrink"
 
     def validate(self):
@@ -36,7 +38,11 @@ class LWS(Step):
         size, move = layout.norm(round.old), layout.distance(proposal, round.old)
         gamma = torch.where(size > 0, size / (size + self.beta * tau * move).clamp_min(1e-300), 1.0)
         round.note(gamma=gamma, tau=tau)
-        return _shrunk(proposal, gamma, layout, round, self.variant), state
+        shrunk = _shrunk(proposal, gamma, layout, round, self.variant)
+        if self.skip_norm:
+            norm = torch.tensor(layout.norms(), device=proposal.device)
+            shrunk = torch.where(round.layout.at("tensor").spread(norm) > 0, proposal, shrunk)
+        return shrunk, state
 
 
 @final

@@ -44,11 +44,12 @@ class Q(Weigh):
 class AFL(Weigh):
     """AFL (Mohri et al. 2019): weights lambda on the simplex of all clients, lambda <- Proj(lambda + lr F_k(w)).
 
-    They start equal. When not everyone takes part, the cohort's lambdas are scaled to sum to 1. The running average of
-    the models, which the paper reports, is not kept.
+    They start equal. When not everyone takes part, the cohort's lambdas are scaled to sum to 1. What is evaluated and
+    handed out is the mean of the global models of all rounds, as in the paper; average = False shows the last one.
     """
 
     lr: float = 0.1
+    average: bool = True
 
     def validate(self):
         check(self.lr >= 0, f"AFL.lr must not be negative; got {self.lr}")
@@ -58,7 +59,8 @@ class AFL(Weigh):
         return frozenset({"loss"})
 
     def init(self, layout, population):
-        return {"lambda": torch.full((population,), 1 / population, dtype=torch.float64, device=layout.device)}
+        equal = torch.full((population,), 1 / population, dtype=torch.float64, device=layout.device)
+        return {"lambda": equal, "sum": layout.zeros(), "rounds": layout.at("model").full(0.0)}
 
     def weights(self, state, round):
         ids = round.cohort.ids
@@ -67,7 +69,12 @@ class AFL(Weigh):
         after = on_simplex(raised)
         round.note(adversary=rows(after, ids))
         weights = torch.where(now.sum() > 0, now / now.sum().clamp_min(1e-300), round.share)
-        return weights[:, None], {"lambda": after}
+        later = round.cohort.number > 0  # the model of round 0 is nobody's yet
+        total = state["sum"] + round.old if later else state["sum"]
+        return weights[:, None], {"lambda": after, "sum": total, "rounds": state["rounds"] + later}
+
+    def shown(self, state, model):
+        return (state["sum"] + model) / (state["rounds"] + 1).to(model.dtype) if self.average else model
 
 
 @final

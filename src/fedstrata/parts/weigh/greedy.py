@@ -45,11 +45,14 @@ class FedGAReconstruction(Weigh):
     def _validation(self, round: Round) -> Tensor:
         assert round.proxy is not None  # checked before anything ran
         with torch.no_grad():
-            losses = torch.stack([round.proxy.loss(round.old + d) for d in round.delta])
+            alone = [round.proxy.loss(round.old + d, round.buffers.of(k)) for k, d in enumerate(round.delta)]
+            losses = torch.stack(alone)
             chosen, best = torch.zeros_like(round.share), torch.inf
             for k in torch.argsort(losses, stable=True).tolist():
                 tried = chosen.index_copy(0, torch.tensor([k], device=chosen.device), round.share[k : k + 1])
-                loss = float(round.proxy.loss(self.mix((tried / tried.sum())[:, None], round)))
+                weights = tried / tried.sum()
+                buffers = round.buffers.settled(round.buffers.mean(weights, weights))
+                loss = float(round.proxy.loss(self.mix(weights[:, None], round), buffers))
                 if loss <= best:
                     chosen, best = tried, loss
         return chosen

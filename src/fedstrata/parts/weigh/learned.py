@@ -1,5 +1,6 @@
 """FedLAW: client weights and one shrinking factor, learned on data of the server's own."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, final
 
@@ -8,6 +9,7 @@ from torch import Tensor
 
 from fedstrata.core import Round, Weigh
 from fedstrata.errors import check
+from fedstrata.rng import torch_seed
 
 
 @final
@@ -17,13 +19,16 @@ class Learned(Weigh):
 
     "exp": gamma = e^{x_0}, lambda = softmax(x), from FedAvg. "quad": gamma = x_0^2, lambda_k = x_k^2 / sum x^2, from
     equal weights. Adam with betas (0.5, 0.999); the rate is halved every 20 epochs. The authors' code runs 20
-    epochs; FedLWS reports 100 for its comparison (D-14).
+    epochs; FedLWS reports 100 for its comparison (D-14). swa = True learns lambda first, in half the epochs, averaged
+    from the sixth on, and then gamma. BatchNorm looks at the proxy batches themselves; afterwards its running
+    statistics, the lambda-weighted mean of the clients', are brought up to date by as many passes over them.
     """
 
     epochs: int = 20
     lr: float = 0.01
     batch: int = 128
     by: Literal["exp", "quad"] = "exp"
+    swa: bool = False
     of = "model"
 
     def validate(self):
@@ -36,32 +41,59 @@ class Learned(Weigh):
         return frozenset({"proxy"})
 
     def weights(self, state, round):
-        assert round.proxy is not None  # checked before anything ran
-        x = self._start(round).requires_grad_()
-        adam = torch.optim.Adam([x], self.lr, betas=(0.5, 0.999))
-        halving = torch.optim.lr_scheduler.StepLR(adam, 20, 0.5)
-        for _ in range(self.epochs):
-            for part in round.proxy.batches(self.batch):
-                adam.zero_grad()
-                part.loss(self.mix(self._weights(x), round)).backward()
-                adam.step()
-            halving.step()
-        weights = self._weights(x.detach())
+        x, x0 = self._start(round)
+        if self.swa:
+            x = self._fitted(x, lambda x: self._weights(x, x0), self.epochs // 2, round, averaged=True)
+            x0 = self._fitted(x0, lambda x0: self._weights(x, x0), self.epochs // 2, round)
+        else:
+            both = torch.cat([x, x0])
+            both = self._fitted(both, lambda b: self._weights(b[:-1], b[-1:]), self.epochs, round)
+            x, x0 = both[:-1], both[-1:]
+        weights = self._weights(x, x0)
         round.note(gamma=weights.sum()[None])
         return weights, state
 
-    def _start(self, round: Round) -> Tensor:
-        """x_1..x_K and x_0 last."""
+    def _fitted(
+        self, x: Tensor, weights: Callable[[Tensor], Tensor], epochs: int, round: Round, averaged: bool = False
+    ) -> Tensor:
+        """x of less proxy loss; the mean over the epochs from the sixth on, if asked and there are as many."""
+        assert round.proxy is not None  # checked before anything ran
+        x = x.clone().requires_grad_()
+        adam = torch.optim.Adam([x], self.lr, betas=(0.5, 0.999))
+        halving = torch.optim.lr_scheduler.StepLR(adam, 20, 0.5)
+        path = []
+        for epoch in range(epochs):
+            for part in round.proxy.batches(self.batch):
+                adam.zero_grad()
+                noise = torch_seed(round.seed, "proxy", round.cohort.number, epoch)
+                part.in_training(self.mix(weights(x), round), round.buffers.old, noise)[0].backward()
+                adam.step()
+            halving.step()
+            path.append(x.detach().clone())
+        return torch.stack(path[5:]).mean(0) if averaged and len(path) > 5 else x.detach()
+
+    def _start(self, round: Round) -> tuple[Tensor, Tensor]:
+        """x_1..x_K, and x_0."""
         share = round.share
         if self.by == "exp":
-            return torch.cat([share.log(), share.new_zeros(1)])
-        return torch.cat([torch.full_like(share, len(share) ** -0.5), share.new_ones(1)])
+            return share.log(), share.new_zeros(1)
+        return torch.full_like(share, len(share) ** -0.5), share.new_ones(1)
 
-    def _weights(self, x: Tensor) -> Tensor:
+    def _weights(self, x: Tensor, x0: Tensor) -> Tensor:
         """gamma lambda_k, [K, 1]."""
         if self.by == "exp":
-            return (x[-1].exp() * torch.softmax(x[:-1], 0))[:, None]
-        return (x[-1].square() * x[:-1].square() / x[:-1].square().sum())[:, None]
+            return (x0.exp() * torch.softmax(x, 0))[:, None]
+        return (x0.square() * x.square() / x.square().sum())[:, None]
 
     def buffer_weights(self, weights, round):
         return weights[:, 0] / weights.sum()  # lambda alone: buffers are never shrunk
+
+    def treat(self, state, buffers, model, round):
+        if not buffers or not round.buffers.clients:
+            return buffers
+        assert round.proxy is not None  # checked before anything ran
+        now = round.buffers.settled(buffers)
+        with torch.no_grad():
+            for part in self.epochs * round.proxy.batches(self.batch):
+                now = part.in_training(model, now, 0)[1]
+        return now

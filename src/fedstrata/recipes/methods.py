@@ -4,15 +4,16 @@ Every one takes further slots by keyword: `fedprox(mu=0.1, select=Sample(k=10), 
 docstring is what `fedstrata methods` shows, the second the paper.
 """
 
-from collections.abc import Callable
 from typing import Any, Literal
 
-from fedstrata.core import Part, Recipe
+from fedstrata.core import Recipe
 from fedstrata.errors import SettingError, near
+from fedstrata.layout import Grain
 from fedstrata.parts import (
     AFL,
     AWD,
     DC,
+    ETF,
     FOLB,
     LWS,
     AdaDecay,
@@ -21,54 +22,52 @@ from fedstrata.parts import (
     AdaptiveProx,
     Angle,
     BySize,
+    Calibrate,
     Calm,
     Calmest,
     Dawa,
     Disco,
+    Distill,
     Dyn,
     Equal,
     Everyone,
     FairFed,
     FedGAReconstruction,
     FixedShrink,
+    Intervals,
     Learned,
     Momentum,
     Moon,
     Nova,
     PerLayer,
+    Prototypes,
     Prox,
     Q,
+    Rate,
+    Sample,
     Scaffold,
     SelectiveProx,
     Yogi,
 )  # fmt: skip
 from fedstrata.parts.select import Variance
 from fedstrata.parts.shrink.lws import Variant
-from fedstrata.values import refuse_unknown
+from fedstrata.recipes.base import recipe
 
 Weighting = Literal["samples", "uniform"]
 
 
-DEFAULTS: dict[str, Any] = {"select": Everyone(), "weigh": BySize()}
-"""What fills the slots that nobody fills."""
-
-
-def recipe(**slots: Any) -> Recipe:
-    """Parts by slot; everyone takes part and clients count by size unless said otherwise."""
-    refuse_unknown(slots, ["select", "local", "weigh", "server", "shrink"], "a recipe")
-    return Recipe(**(DEFAULTS | slots))
-
-
-def fedavg(weighting: Weighting = "samples", **slots: Any) -> Recipe:
+def fedavg(weighting: Weighting = "samples", lr: float = 1.0, **slots: Any) -> Recipe:
     """Average the clients' models, by examples or equally.
     McMahan et al., AISTATS 2017."""
-    return recipe(**{"weigh": _by(weighting)} | slots)
+    return recipe(**{"weigh": _by(weighting), "server": _rate(lr)} | slots)
 
 
-def fedprox(mu: float | PerLayer = 0.01, weighting: Weighting = "samples", **slots: Any) -> Recipe:
+def fedprox(
+    mu: float | PerLayer = 0.01, weighting: Weighting = "samples", plain_sgd: bool = False, **slots: Any
+) -> Recipe:
     """Hold clients near the global model by a proximal term.
     Li et al., MLSys 2020."""
-    return recipe(**{"local": Prox(mu), "weigh": _by(weighting)} | slots)
+    return recipe(**{"local": Prox(mu, plain_sgd), "weigh": _by(weighting)} | slots)
 
 
 def adaptive_fedprox(
@@ -83,28 +82,52 @@ def adaptive_fedprox(
     return recipe(**{"local": AdaptiveProx(mu, alpha, grain), "weigh": _by(weighting)} | slots)
 
 
-def scaffold(weighting: Weighting = "uniform", **slots: Any) -> Recipe:
+def scaffold(option: Literal[1, 2] = 2, weighting: Weighting = "uniform", lr: float = 1.0, **slots: Any) -> Recipe:
     """Undo each client's drift with control variates.
     Karimireddy et al., ICML 2020."""
-    return recipe(**{"local": Scaffold(), "weigh": _by(weighting)} | slots)
+    return recipe(**{"local": Scaffold(option), "weigh": _by(weighting), "server": _rate(lr)} | slots)
 
 
-def feddyn(alpha: float = 0.01, **slots: Any) -> Recipe:
+def feddyn(
+    alpha: float = 0.01,
+    by_size: bool = False,
+    clip: float | None = None,
+    show: Literal["server", "participants", "all"] = "server",
+    **slots: Any,
+) -> Recipe:
     """Make local and global optima agree with a dynamic linear term.
     Acar et al., ICLR 2021."""
-    return recipe(**{"local": Dyn(alpha), "weigh": Equal()} | slots)
+    return recipe(**{"local": Dyn(alpha, by_size, clip, show), "weigh": Equal()} | slots)
 
 
-def feddc(alpha: float = 0.01, **slots: Any) -> Recipe:
+def feddc(alpha: float = 0.01, clip: float | None = None, **slots: Any) -> Recipe:
     """Let every client carry its drift, and add the mean drift back on the server.
     Gao et al., CVPR 2022."""
-    return recipe(**{"local": DC(alpha), "weigh": Equal()} | slots)
+    return recipe(**{"local": DC(alpha, clip), "weigh": Equal()} | slots)
 
 
-def moon(mu: float = 1.0, tau: float = 0.5, **slots: Any) -> Recipe:
+def moon(mu: float = 1.0, tau: float = 0.5, buffer: int = 1, head: int | None = None, **slots: Any) -> Recipe:
     """Pull a client's features towards the global model's, away from its own last ones.
     Li et al., CVPR 2021."""
-    return recipe(**{"local": Moon(mu, tau)} | slots)
+    return recipe(**{"local": Moon(mu, tau, buffer, head)} | slots)
+
+
+def fedproc(rounds: int = 100, by: Literal["examples", "clients"] = "examples", **slots: Any) -> Recipe:
+    """Pull features towards the federation's mean feature of their class.
+    Mu et al., FGCS 2023."""
+    return recipe(**{"local": Prototypes(rounds, by)} | slots)
+
+
+def fedetf(scale: float = 10.0, width: int | None = None, **slots: Any) -> Recipe:
+    """Give everyone the same fixed classifier, a simplex, and balance the labels in the loss.
+    Li et al., ICCV 2023."""
+    return recipe(**{"local": ETF(scale, width)} | slots)
+
+
+def fedlama(phi: int = 2, warmup: int = 6, **slots: Any) -> Recipe:
+    """Average the layers in which clients agree less often.
+    Lee et al., AAAI 2023."""
+    return recipe(**{"local": Intervals(phi, warmup)} | slots)
 
 
 def fedadp(alpha: float = 5.0, **slots: Any) -> Recipe:
@@ -123,6 +146,7 @@ def fedlws(
     beta: float = 0.1,
     mode: Literal["layer", "tensor", "model", "fixed"] = "layer",
     variant: Variant = "full",
+    skip_norm: bool = False,
     **slots: Any,
 ) -> Recipe:
     """Shrink each layer of the average by how much the clients disagree in it.
@@ -130,32 +154,47 @@ def fedlws(
     step = (
         FixedShrink(variant=variant)
         if mode == "fixed"
-        else LWS(beta, _one_of(mode, "layer", "tensor", "model"), variant)
+        else LWS(beta, _one_of(mode, "layer", "tensor", "model"), variant, skip_norm)
     )
     return recipe(**{"shrink": step} | slots)
 
 
 def fedbs(
-    k: int | None = None, tau: float = 1.0, variance: Variance = "gradient", normalise: bool = False, **slots: Any
+    k: int | None = None,
+    tau: float = 1.0,
+    variance: Literal["gradient", "loss"] = "gradient",
+    normalise: bool = False,
+    importance: Weighting = "uniform",
+    grad_scope: Literal["model", "last_layer"] = "model",
+    **slots: Any,
 ) -> Recipe:
     """Ask everyone first, train the calmest clients, weigh them by calmness.
     As defined in FedPBS, arXiv 2603.13909."""
-    return recipe(**{"select": Calmest(k, variance), "weigh": Calm(tau, variance, normalise)} | slots)
+    last = _one_of(grad_scope, "model", "last_layer") == "last_layer" and variance == "gradient"
+    of: Variance = "last_layer_gradient" if last else variance
+    by = "size" if _one_of(importance, "uniform", "samples") == "samples" else "uniform"
+    return recipe(**{"select": Calmest(k, of, by), "weigh": Calm(tau, of, normalise)} | slots)
 
 
 def fedpbs(
     mu: float = 0.01,
     batch: int | None = None,
     threshold: float | Literal["median"] = "median",
-    variance: Variance = "loss",
+    variance: Literal["loss", "gradient"] = "loss",
     aggregation: Literal["uniform", "sat", "samples"] = "uniform",
+    selection: Literal["random", "sur"] = "random",
+    k: int | None = None,
     tau: float = 1.0,
+    two_phase: bool = False,
     **slots: Any,
 ) -> Recipe:
     """Hold back only clients with small batches or noisy losses.
     FedPBS, arXiv 2603.13909."""
     weigh = Calm(tau, variance) if aggregation == "sat" else _by(_one_of(aggregation, "uniform", "samples"))
-    return recipe(**{"local": SelectiveProx(mu, batch, threshold, variance), "weigh": weigh} | slots)
+    at_random = Everyone() if k is None else Sample(k)
+    select = Calmest(k, variance) if _one_of(selection, "random", "sur") == "sur" else at_random
+    local = SelectiveProx(mu, batch, threshold, variance, two_phase)
+    return recipe(**{"select": select, "local": local, "weigh": weigh} | slots)
 
 
 def fedavgm(beta: float = 0.9, lr: float = 1.0, dampening: float = 0.0, **slots: Any) -> Recipe:
@@ -164,22 +203,39 @@ def fedavgm(beta: float = 0.9, lr: float = 1.0, dampening: float = 0.0, **slots:
     return recipe(**{"server": Momentum(beta, lr, dampening)} | slots)
 
 
-def fedadagrad(lr: float = 0.1, tau: float = 1e-3, **slots: Any) -> Recipe:
+def fedadagrad(
+    lr: float = 0.1, tau: float = 1e-3, beta1: float = 0.0, v_init: float | None = None, **slots: Any
+) -> Recipe:
     """Adagrad on the server.
     Reddi et al., ICLR 2021."""
-    return recipe(**{"server": Adagrad(lr, tau=tau)} | slots)
+    return recipe(**{"server": Adagrad(lr, beta1, tau=tau, v_init=v_init)} | slots)
 
 
-def fedadam(lr: float = 0.1, tau: float = 1e-3, **slots: Any) -> Recipe:
+def fedadam(
+    lr: float = 0.1,
+    tau: float = 1e-3,
+    beta1: float = 0.9,
+    beta2: float = 0.99,
+    v_init: float | None = None,
+    bias_correction: bool = False,
+    **slots: Any,
+) -> Recipe:
     """Adam on the server.
     Reddi et al., ICLR 2021."""
-    return recipe(**{"server": Adam(lr, tau=tau)} | slots)
+    return recipe(**{"server": Adam(lr, beta1, beta2, tau, v_init, bias_correction)} | slots)
 
 
-def fedyogi(lr: float = 0.01, tau: float = 1e-3, **slots: Any) -> Recipe:
+def fedyogi(
+    lr: float = 0.01,
+    tau: float = 1e-3,
+    beta1: float = 0.9,
+    beta2: float = 0.99,
+    v_init: float | None = None,
+    **slots: Any,
+) -> Recipe:
     """Yogi on the server.
     Reddi et al., ICLR 2021."""
-    return recipe(**{"server": Yogi(lr, tau=tau)} | slots)
+    return recipe(**{"server": Yogi(lr, beta1, beta2, tau, v_init)} | slots)
 
 
 def fednova(mu: float = 0.0, momentum: float | None = None, **slots: Any) -> Recipe:
@@ -196,16 +252,25 @@ def feddisco(
     return recipe(**{"weigh": Disco(a, b, distance)} | slots)
 
 
-def ldawa(normalised: bool = False, warmup_rounds: int = 0, **slots: Any) -> Recipe:
+def ldawa(
+    grain: Grain = "tensor",
+    normalised: bool = False,
+    floor: float | None = None,
+    warmup_rounds: int = 0,
+    include_buffers: bool = False,
+    **slots: Any,
+) -> Recipe:
     """Scale each local tensor by its cosine with the global one.
     Rehman et al., ICCV 2023."""
-    return recipe(**{"weigh": Dawa(normalised=normalised, warmup_rounds=warmup_rounds)} | slots)
+    return recipe(**{"weigh": Dawa(grain, normalised, floor, warmup_rounds, include_buffers)} | slots)
 
 
-def fedlaw(epochs: int = 20, lr: float = 0.01, by: Literal["exp", "quad"] = "exp", **slots: Any) -> Recipe:
+def fedlaw(
+    epochs: int = 20, lr: float = 0.01, by: Literal["exp", "quad"] = "exp", swa: bool = False, **slots: Any
+) -> Recipe:
     """Learn client weights and a shrinking factor on the server's own data.
     Li et al., ICML 2023."""
-    return recipe(**{"weigh": Learned(epochs, lr, by=by)} | slots)
+    return recipe(**{"weigh": Learned(epochs, lr, by=by, swa=swa)} | slots)
 
 
 def fedga_reconstruction(
@@ -222,10 +287,10 @@ def qfedavg(q: float = 1.0, **slots: Any) -> Recipe:
     return recipe(**{"weigh": Q(q)} | slots)
 
 
-def afl(lr: float = 0.1, **slots: Any) -> Recipe:
+def afl(lr: float = 0.1, average: bool = True, **slots: Any) -> Recipe:
     """Let an adversary shift weight to the clients with the largest losses.
     Mohri et al., ICML 2019."""
-    return recipe(**{"weigh": AFL(lr)} | slots)
+    return recipe(**{"weigh": AFL(lr, average)} | slots)
 
 
 def fairfed(beta: float = 1.0, **slots: Any) -> Recipe:
@@ -240,6 +305,31 @@ def folb(**slots: Any) -> Recipe:
     return recipe(**{"weigh": FOLB()} | slots)
 
 
+def feddf(epochs: int = 20, lr: float = 1e-3, **slots: Any) -> Recipe:
+    """Teach the average what the clients say together, on the server's own data.
+    Lin et al., NeurIPS 2020."""
+    return recipe(**{"server": Distill(epochs=epochs, lr=lr)} | slots)
+
+
+def fedbe(
+    epochs: int = 20,
+    lr: float = 1e-3,
+    samples: int = 10,
+    draw: Literal["gaussian", "dirichlet"] = "gaussian",
+    swa: bool = True,
+    **slots: Any,
+) -> Recipe:
+    """The same with models drawn around the clients' as further teachers.
+    Chen and Chao, ICLR 2021."""
+    return recipe(**{"server": Distill("bayes", epochs, lr, samples=samples, draw=draw, swa=swa)} | slots)
+
+
+def ccvr(samples: int = 100, epochs: int = 10, lr: float = 0.01, **slots: Any) -> Recipe:
+    """In the end, train the classifier again on virtual features of all classes.
+    Luo et al., NeurIPS 2021."""
+    return recipe(**{"finish": Calibrate(samples, epochs, lr)} | slots)
+
+
 def awd(strength: float = 0.02, **slots: Any) -> Recipe:
     """Adaptive weight decay of the average, on the server.
     Ghiasi et al. 2023, as compared with in FedLWS."""
@@ -252,34 +342,6 @@ def adadecay(alpha: float = 4.0, strength: float = 5e-4, **slots: Any) -> Recipe
     return recipe(**{"shrink": AdaDecay(alpha, strength)} | slots)
 
 
-METHODS: dict[str, Callable[..., Recipe]] = {
-    f.__name__: f
-    for f in [
-        *(fedavg, fedavgm, fedadagrad, fedadam, fedyogi),
-        *(fedprox, adaptive_fedprox, scaffold, feddyn, feddc, moon),
-        *(fednova, feddisco, ldawa, fedadp, fedlayerwise, fedlaw, fedga_reconstruction),
-        *(qfedavg, afl, fairfed, folb),
-        *(fedlws, awd, adadecay, fedbs, fedpbs),
-    ]
-}
-"""The named methods."""
-
-
-def combine(*terms: Recipe | Part) -> Recipe:
-    """One recipe of several methods and parts: local, server and shrink parts act in the order given.
-
-    There can be one selection and one weighing; everyone, and by size, give way to any other.
-    """
-    one: dict[str, Part] = {}
-    many: dict[str, list[Part]] = {"local": [], "server": [], "shrink": []}
-    for part in (p for t in terms for p in (t.parts().values() if isinstance(t, Recipe) else [t])):
-        if part.slot in many:
-            many[part.slot].append(part)
-        elif part != DEFAULTS[part.slot] and one.setdefault(part.slot, part) != part:
-            raise SettingError(f"a recipe has one {part.slot} part, not both {one[part.slot]!r} and {part!r}")
-    return recipe(**one, **{slot: tuple(parts) for slot, parts in many.items()})
-
-
 def _one_of(value: Any, *known: str) -> Any:
     if value not in known:
         raise SettingError(f"{value!r} is not a choice here; {near(str(value), known)}")
@@ -288,3 +350,8 @@ def _one_of(value: Any, *known: str) -> Any:
 
 def _by(weighting: Weighting) -> BySize | Equal:
     return BySize() if _one_of(weighting, "samples", "uniform") == "samples" else Equal()
+
+
+def _rate(lr: float) -> tuple[Rate, ...]:
+    """A server learning rate, where it is not 1."""
+    return (Rate(lr),) if lr != 1.0 else ()

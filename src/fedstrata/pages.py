@@ -1,0 +1,149 @@
+"""The pages about the methods, written from the code: `python -m fedstrata.pages docs`."""
+
+import inspect
+import sys
+from collections.abc import Iterable
+from dataclasses import fields
+from inspect import cleandoc
+from pathlib import Path
+
+from fedstrata.core import REMEDIES, Recipe
+from fedstrata.cost import REVEALED, CostCard
+from fedstrata.decisions import DECISIONS, Decision
+from fedstrata.errors import DataError
+from fedstrata.explain import Explanation, explain
+from fedstrata.parse import recipe_text
+from fedstrata.recipes import METHODS
+from fedstrata.report.tables import described
+from fedstrata.values import in_words
+
+HEAD = "<!-- Written by `make pages` from the code: change it there. -->"
+BEGIN, END = "<!-- decisions, written by `make pages` -->", "<!-- end of decisions -->"
+
+INDEX = f"""\
+{HEAD}
+
+# The methods
+
+Every method is a recipe of parts, and every part goes with every other: a further slot is given by keyword, as in
+`fedprox(mu=0.1, select=Sample(k=10))`, or by a sum in text, as in `fedprox(mu=0.1) + lws(beta=0.1)`. The pages say what
+is in a method, its options, its costs, where its sources disagree, and whom to cite. `fedstrata explain METHOD` and
+`fedstrata cite METHOD` say the same of any combination.
+
+{{table}}
+
+## Left out
+
+- **pFedLA** (Ma et al., CVPR 2022) makes a personal model for every client. A recipe here makes one model for all.
+- **F3**, fair face attributes, ranks the clients' models by how their errors differ between groups of people. That
+  takes data with sensitive attributes of people, which an experiment here does not have.
+"""
+
+
+def pages() -> dict[str, str]:
+    """The index and a page for every method, by file name."""
+    return {"README.md": index()} | {f"{name}.md": page(name) for name in METHODS}
+
+
+def index() -> str:
+    """All methods in one table."""
+    rows = [
+        (f"[`{name}`]({name}.md)", *(said.rstrip(".") for said in described(make)), ", ".join(sorted(make().needs)))
+        for name, make in METHODS.items()
+    ]
+    return INDEX.format(table=_table(("method", "what it adds", "paper", "needs"), rows))
+
+
+def page(name: str) -> str:
+    """All about one method."""
+    e = explain(name)
+    adds, paper = described(METHODS[name])
+    sections = {
+        "Recipe": _recipe(name, e.recipe),
+        "Options": _options(name),
+        "Parts": _parts(e.recipe),
+        "Cost": _cost(e.cost, e),
+        "What leaves a client": "\n".join(f"- {what}" for what in e.cost.leaves),
+        "What it needs": _needs(e.recipe),
+        "Where sources are unclear or disagree": _decisions(e.decisions),
+        "References": _fenced("bibtex", "\n\n".join(e.references)),
+    }
+    told = [f"## {title}\n\n{text}" for title, text in sections.items() if text]
+    return "\n\n".join([HEAD, f"# {name}", adds, *([f"Paper: {paper}"] if paper else []), *told]) + "\n"
+
+
+def with_decisions(text: str) -> str:
+    """A text whose lines between the two markers are the register of decisions."""
+    before, begin, rest = text.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not (begin and end):
+        raise DataError(f"the table of decisions goes between the lines {BEGIN} and {END}, which are not there")
+    rows = [(d.id, d.where, d.conflict, d.choice, d.option) for d in DECISIONS]
+    table = _table(("id", "where", "conflict", "choice", "option"), rows)
+    return f"{before}{begin}\n\n{table}\n\n{end}{after}"
+
+
+def write(docs: Path) -> None:
+    """Write methods/ anew, and the table in decisions.md."""
+    folder = docs / "methods"
+    folder.mkdir(parents=True, exist_ok=True)
+    for old in folder.glob("*.md"):
+        if old.read_text(encoding="utf-8").startswith(HEAD):
+            old.unlink()
+    for name, text in pages().items():
+        (folder / name).write_text(text, encoding="utf-8")
+    register = docs / "decisions.md"
+    register.write_text(with_decisions(register.read_text(encoding="utf-8")), encoding="utf-8")
+
+
+def _recipe(name: str, recipe: Recipe) -> str:
+    filled = {f.name: getattr(recipe, f.name) for f in fields(recipe) if getattr(recipe, f.name) != f.default}
+    slots = "".join(f"    {slot}={part!r},\n" for slot, part in filled.items())
+    python, text = _fenced("python", f"Recipe(\n{slots})"), _fenced("text", recipe_text(recipe))
+    return f"`fs.recipes.{name}()` is, in parts,\n\n{python}\n\nand in text `{name}`, or\n\n{text}"
+
+
+def _options(name: str) -> str:
+    options = inspect.signature(METHODS[name], eval_str=True).parameters.values()
+    rows = [(f"`{o.name}`", f"`{o.default!r}`", in_words(o.annotation)) for o in options if o.kind != o.VAR_KEYWORD]
+    return _table(("option", "default", "what it takes"), rows) if rows else ""
+
+
+def _parts(recipe: Recipe) -> str:
+    told = [
+        f"**{slot.partition('.')[0]}** `{part!r}`\n\n{_fenced('text', cleandoc(type(part).__doc__ or ''))}"
+        for slot, part in recipe.parts().items()
+    ]
+    return "\n\n".join(told)
+
+
+def _cost(card: CostCard, e: Explanation) -> str:
+    sizes = {"down to a client": card.down, "up from a client": card.up, "kept on a client": card.memory}
+    rows = [(what, f"{size:,}", f"{size / card.model:.2f}") for what, size in sizes.items()]
+    table = _table(("a round", "bytes", "times the model"), rows)
+    return f"For `{e.model}` on handwritten digits, {e.parameters:,} parameters:\n\n{table}"
+
+
+def _needs(recipe: Recipe) -> str:
+    """What an experiment must provide, or every client tell."""
+    told = {n: REMEDIES.get(n) or f"from every client {REVEALED.get(n, n)}" for n in sorted(recipe.needs)}
+    return "\n".join(f"- **{n.replace('_', ' ')}**, {said}" for n, said in told.items()) or "Clients with data."
+
+
+def _decisions(decisions: Iterable[Decision]) -> str:
+    return "\n".join(f"- **{d.id}** {d}" for d in decisions)
+
+
+def _fenced(language: str, text: str) -> str:
+    return f"```{language}\n{text}\n```"
+
+
+def _table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
+    """A table in Markdown; a bar within a cell is escaped."""
+    head = tuple(head)
+    lines = [head, ("---",) * len(head), *rows]
+    return "\n".join("| " + " | ".join(cell.replace("|", r"\|") for cell in line) + " |" for line in lines)
+
+
+if __name__ == "__main__":
+    write(Path(sys.argv[1] if len(sys.argv) > 1 else "docs"))

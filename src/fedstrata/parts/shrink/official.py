@@ -1,0 +1,70 @@
+"""FedLWS as its published code has it, which differs from the paper in four points."""
+
+from dataclasses import dataclass
+from typing import final
+
+import torch
+from torch import Tensor
+
+from fedstrata.core import Round, Step
+from fedstrata.errors import check
+from fedstrata.layout import Layout
+
+
+@final
+@dataclass(frozen=True)
+class OfficialLWS(Step):
+    """The published code of FedLWS (D-10): w <- gamma w, gamma = |w^t| / (|w^t| + clip(beta tau) |w - w^t|), in groups.
+
+    A group ends after every name of the state_dict that contains "bias". Running statistics and counters are inside the
+    groups and their norms, and are multiplied by gamma too. beta tau is clipped to [low, high], so that beta = 0 is not
+    FedAvg and a single client still shrinks. Frozen parameters are outside. To reproduce that code, for nothing else.
+    """
+
+    beta: float = 0.03
+    low: float = 0.01
+    high: float = 0.2
+    slot = "shrink"
+
+    def validate(self):
+        check(self.beta >= 0, f"OfficialLWS.beta must not be negative; got {self.beta}")
+        check(0 <= self.low <= self.high, f"OfficialLWS needs 0 <= low <= high; got {self.low} and {self.high}")
+
+    def init(self, layout, population):
+        return {"gamma": layout.at("model").full(1.0).expand(max(groups(layout).values()) + 1).clone()}
+
+    def step(self, state, proposal, round):
+        size = self._within(round, round.old, round.buffers.old).sqrt()  # [G]
+        moved = {n: round.buffers.mixed[n].double() - b.double() for n, b in round.buffers.old.items()}
+        move = self._within(round, proposal - round.old, moved).sqrt()
+        apart = {n: b.double() - b.double().mean(0) for n, b in round.buffers.clients.items()}
+        tau = self._within(round, round.delta - round.delta.mean(0), apart).sqrt().mean(0)
+        pull = (self.beta * tau).clamp(self.low, self.high)
+        gamma = torch.where(size > 0, size / (size + pull * move).clamp_min(1e-300), 1.0)
+        round.note(gamma=gamma, tau=tau)
+        group = groups(round.layout)
+        each = torch.tensor([group[n] for n, _ in round.layout.tensors], device=gamma.device)
+        return round.layout.at("tensor").spread(gamma[each]) * proposal, {"gamma": gamma}
+
+    def treat(self, state, buffers, model, round):
+        group = groups(round.layout)
+        return {n: state["gamma"][group[n]] * b.double() for n, b in buffers.items()}
+
+    def _within(self, round: Round, x: Tensor, buffers: dict[str, Tensor]) -> Tensor:
+        """Sums of squares in each group, [..., P] and buffers of the same leading axes -> [..., G]."""
+        layout, group = round.layout.at("tensor"), groups(round.layout)
+        parts = [(group[n], s) for (n, _), s in zip(layout.tensors, layout.norm(x).square().unbind(-1), strict=True)]
+        parts += [(group[n], b.double().square().reshape(*x.shape[:-1], -1).sum(-1)) for n, b in buffers.items()]
+        total = torch.zeros(*x.shape[:-1], max(group.values()) + 1, dtype=torch.float64, device=x.device)
+        for g, s in parts:
+            total[..., g] += s
+        return total
+
+
+def groups(layout: Layout) -> dict[str, int]:
+    """The group of every name of the state_dict: one ends after each name that contains "bias"."""
+    found, group = {}, 0
+    for name in layout.names:
+        found[name] = group
+        group += "bias" in name
+    return found

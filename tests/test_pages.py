@@ -1,0 +1,75 @@
+"""The pages about the methods are what the code says."""
+
+import re
+import subprocess
+import sys
+
+import pytest
+
+import fedstrata as fs
+from fedstrata.decisions import DECISIONS
+from fedstrata.pages import BEGIN, END, page, pages, with_decisions, write
+from fedstrata.parse import parse_recipe
+from fedstrata.recipes import METHODS
+from tests.test_papers import ROOT
+
+DOCS = ROOT / "docs"
+
+
+def test_the_pages_are_up_to_date():
+    found = {p.name: p.read_text(encoding="utf-8") for p in (DOCS / "methods").iterdir()}
+    assert found == pages(), "run make pages"
+
+
+def test_the_table_of_decisions_is_up_to_date():
+    text = (DOCS / "decisions.md").read_text(encoding="utf-8")
+    assert text == with_decisions(text), "run make pages"
+    assert re.findall(r"^\| (D-\d\d) \|", text, re.M) == [d.id for d in DECISIONS]
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_the_recipe_on_a_page_is_the_methods(name):
+    text = page(name)
+    python, words = (re.findall(rf"```{kind}\n(.*?)\n```", text, re.S)[0] for kind in ("python", "text"))
+    assert eval(python, {"Recipe": fs.Recipe} | vars(fs.parts)) == METHODS[name]()
+    assert parse_recipe(words) == METHODS[name]()
+
+
+def test_a_page_has_all_its_sections():
+    text = page("fedpbs")
+    titles = ["Recipe", "Options", "Parts", "Cost", "What leaves a client", "What it needs"]
+    assert re.findall("^## (.*)$", text, re.M) == [*titles, "Where sources are unclear or disagree", "References"]
+    assert "| `threshold` | `'median'` | a number or 'median' |" in text
+    assert "- **loss variance**, from every client the variance of its losses on one mini-batch" in text
+    assert "give the experiment some, e.g. proxy = 200" in page("fedlaw")
+
+
+def test_links_of_the_index_lead_somewhere():
+    index = pages()["README.md"]
+    assert re.findall(r"\]\((\w+)\.md\)", index) == list(METHODS)
+    assert "pFedLA" in index
+    assert "F3" in index
+
+
+def test_what_was_written_before_goes_and_what_others_wrote_stays(tmp_path):
+    (tmp_path / "methods").mkdir()
+    (tmp_path / "methods/gone.md").write_text(page("fedavg"))
+    (tmp_path / "methods/mine.md").write_text("# Notes of my own")
+    (tmp_path / "decisions.md").write_text(f"before\n{BEGIN}\noutdated\n{END}\nafter\n")
+    write(tmp_path)
+    assert {p.name for p in (tmp_path / "methods").iterdir()} == {"mine.md", *pages()}
+    register = (tmp_path / "decisions.md").read_text()
+    assert register.startswith(f"before\n{BEGIN}\n\n| id |")
+    assert register.endswith(f"|\n\n{END}\nafter\n")
+    assert "outdated" not in register
+
+
+def test_a_page_without_a_place_for_the_table_is_refused():
+    with pytest.raises(fs.FedstrataError, match="goes between the lines"):
+        with_decisions("# Decisions")
+
+
+def test_pages_are_the_same_in_another_process(tmp_path):
+    (tmp_path / "decisions.md").write_text((DOCS / "decisions.md").read_text())
+    subprocess.run([sys.executable, "-m", "fedstrata.pages", str(tmp_path)], check=True)
+    assert {p.name: p.read_text() for p in (tmp_path / "methods").iterdir()} == pages()
