@@ -10,6 +10,24 @@ from hypothesis import HealthCheck, Phase, note, settings
 from hypothesis import strategies as st
 
 import fedstrata as fs
+from fedstrata.core import Part
+from fedstrata.parts import (
+    AWD,
+    DC,
+    FOLB,
+    AdaDecay,
+    Adagrad,
+    Adam,
+    AdaptiveProx,
+    Angle,
+    Dawa,
+    Dyn,
+    FedGAReconstruction,
+    Nova,
+    OfficialLWS,
+    Q,
+    Yogi,
+)
 
 PROFILE = settings(max_examples=25, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 """The same examples on every machine."""
@@ -17,38 +35,44 @@ PROFILE = settings(max_examples=25, deadline=None, derandomize=True, suppress_he
 UNTIL_MENDED = settings(PROFILE, phases=[Phase.explicit, Phase.generate])
 """For laws that some methods are known to break: no time is spent on making the example small."""
 
-GIVEN = {"labels", "steps", "loss", "accuracy", "gradient", "loss_variance", "gradient_variance", "features"}
-"""The needs of a recipe that the drawn replies meet, or that concern only clients."""
+MEASURED = {"labels", "steps", "loss", "accuracy", "gradient", "loss_variance", "gradient_variance", "class_features"}
+GIVEN = MEASURED | {"features", "class_moments"}
+"""The needs of a recipe that the drawn replies meet, or that are no business of a server's step."""
 
-OTHER_UPLOADS = {"fedproc"}
-"""Their clients send more than vectors of the model's shape."""
-
-METHODS = [n for n, m in fs.recipes.METHODS.items() if m().needs <= GIVEN and n not in OTHER_UPLOADS]
+METHODS = [n for n, m in fs.recipes.METHODS.items() if m().needs <= GIVEN]
 
 
-OFFICIAL = {"fedlws_official", "ldawa_official"}
-"""As in the authors' code: running statistics are shrunk too, and layers may end where the order of names says."""
+def having(*kinds: type[Part]) -> set[str]:
+    """The methods with a part of these kinds."""
+    return {n for n in METHODS if any(isinstance(p, kinds) for p in fs.recipes.METHODS[n]().parts().values())}
 
-STEPS = {"fedadagrad", "fedadam", "fedyogi"}
+
+OFFICIAL = having(OfficialLWS) | {"ldawa_official"}
+"""As in the authors' code: running statistics are shrunk too, and groups end where the order of names says."""
+
+STEPS = having(Adagrad, Adam, Yogi)
 """Their server steps by a length of its own, wherever the clients agree to go."""
 
-CARRIES_ON = {"feddyn", "feddc"}
+SIGNS = {"fedadam_fedlaw", "fedadam_flower"}
+"""Their step is nearly the sign of the mean update, however short that is."""
+
+CARRIES_ON = having(Dyn, DC)
 """The server adds what the clients moved to their mean."""
 
-DECAYS = {"awd", "adadecay", "ldawa"} | OFFICIAL
-"""They shrink a single client's model too."""
-
-NOT_OF_ONE = STEPS | CARRIES_ON | DECAYS | {"qfedavg"}
+NOT_OF_ONE = STEPS | CARRIES_ON | having(AWD, AdaDecay, Dawa, OfficialLWS, Q)
 """One client's model is not what they return."""
 
-NOT_A_MEAN = {"qfedavg", "fednova", "folb", "ldawa"} | OFFICIAL
+NOT_A_MEAN = having(Q, Nova, FOLB, Dawa)
 """Their weights may be negative or sum to something else than 1."""
 
-WHOLE_MODEL = {"fedadp", "fedga_reconstruction", "qfedavg", "folb", "awd"} | OFFICIAL
+DIRECTIONS = having(Angle, FedGAReconstruction)
+"""They ask for the direction of the mean update, a matter of rounding where the clients cancel each other out."""
+
+WHOLE_MODEL = having(Q, FOLB, FedGAReconstruction, AWD, OfficialLWS) | {"fedadp"}
 """What they do in one layer depends on the others."""
 
-SETTLES = {"adaptive_fedprox"}
-"""Their state follows the final model, after shrinking."""
+SETTLES = having(AdaptiveProx)
+"""Their memory follows the final model, after shrinking."""
 
 POPULATION, GUEST, LR = 60, 59, 0.1
 """All clients; the number that no drawn client has; the clients' learning rate."""
@@ -176,7 +200,8 @@ def _stats(start: Model, examples: int, numbers: np.random.Generator) -> dict[st
     some = bool(examples)
     fractions = {n: float(numbers.random()) for n in ("variance", "loss", "accuracy")}
     counts = {"labels": (numbers.integers(0, 9, 4) + 1) * some, "steps": int(numbers.integers(1, 20)) * some}
-    return fractions | counts | {"gradient": _like_parameters(start, numbers)}
+    vectors = {"class_features": numbers.random((4, 3)) * some, "gradient": _like_parameters(start, numbers)}
+    return fractions | counts | vectors
 
 
 def _like_parameters(start: Model, numbers: np.random.Generator) -> Model:
