@@ -29,7 +29,7 @@ from fedstrata.parts import (
     Yogi,
 )
 
-PROFILE = settings(max_examples=25, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+PROFILE = settings(max_examples=20, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 """The same examples on every machine."""
 
 UNTIL_MENDED = settings(PROFILE, phases=[Phase.explicit, Phase.generate])
