@@ -24,11 +24,13 @@ class Buffers:
         """Those of one client."""
         return {n: b[k] for n, b in self.clients.items()} if self.clients else self.old
 
-    def mean(self, weights: Tensor, share: Tensor) -> Arrays:
-        """The clients' mean in float64: floating-point buffers by these weights, [K], whole numbers by p_k."""
+    def mean(self, weights: Tensor, examples: Tensor) -> Arrays:
+        """The clients' mean in float64: floating-point buffers by these weights, [K], whole numbers by n_k / n."""
 
         def mean(b: Tensor) -> Tensor:
-            return torch.tensordot((weights if b.is_floating_point() else share).double(), b.double(), 1)
+            if b.is_floating_point():
+                return torch.tensordot(weights.double(), b.double(), 1)
+            return torch.tensordot(examples.double(), b.double(), 1) / examples.double().sum()  # a half stays one
 
         return {n: mean(b) for n, b in self.clients.items()} if self.clients else self.old
 

@@ -359,7 +359,7 @@ class Recipe(Value):
 
     def _mixed(self, weights: Tensor, round: Round) -> Round:
         """The round with the clients' buffers mixed, as the server's data is looked at from here on."""
-        mixed = round.buffers.mean(self.weigh.buffer_weights(weights, round), round.share)
+        mixed = round.buffers.mean(self.weigh.buffer_weights(weights, round), round.cohort.stats["examples"])
         buffers = replace(round.buffers, mixed=mixed)
         proxy = replace(round.proxy, buffers=buffers.settled(mixed)) if round.proxy is not None else None
         return replace(round, buffers=buffers, proxy=proxy)

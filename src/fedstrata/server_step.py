@@ -59,7 +59,7 @@ def server_step(
     """
     recipe = replace(recipe, finish=())  # what is done once, after the last round, is no round's business
     recipe.check(recipe.needs - ({"proxy"} if proxy is None else set()))
-    named = {n: torch.as_tensor(v) for n, v in model.items()}
+    named = _tensors(model)
     trained, kept = _cut(named, buffers)
     layout = Layout.of_tensors(trained, named)
     ordered = sorted(replies, key=lambda r: r.client)
@@ -75,8 +75,24 @@ def server_step(
     server, notes = close_round(recipe, server, cohort, usable, proxy, lr=lr, seed=seed)
     whole = layout.unflatten(server.model) | server.buffers
     back = {n: _like(whole[n], given) for n, given in model.items()}
+    back |= {alias: back[n] for alias, n in layout.aliases}
     memory = {"population": torch.tensor(table), "round": torch.tensor(server.number)}
     return Outcome(back, server.state | {"server": memory}, notes, layout.layers, dropped)
+
+
+def _tensors(named: Mapping[str, Any]) -> Arrays:
+    """Tensors of any arrays, without a copy where torch can share their memory; tied arrays stay tied."""
+    named = dict(named)  # values that a mapping makes anew each time would share an id by chance
+    once = {id(v): _tensor(v) for v in named.values()}
+    return {n: once[id(v)] for n, v in named.items()}
+
+
+def _tensor(value: Any) -> Tensor:
+    if isinstance(value, Tensor):
+        return value.detach()
+    array = np.asarray(value)
+    native = np.require(array, array.dtype.newbyteorder("="), "W")
+    return torch.from_numpy(native.copy() if any(s < 0 for s in native.strides) else native)
 
 
 def _cut(named: Arrays, buffers: Sequence[str] | None) -> tuple[Arrays, Arrays]:
@@ -124,7 +140,7 @@ def _counted(replies: Replies, dropped: list[int]) -> tuple[Replies, list[int]]:
 
 def _one(reply: Reply, layout: Layout, kept: Arrays) -> tuple[Tensor, Arrays]:
     """A client's parameters [P] and buffers."""
-    given = {n: torch.as_tensor(v) for n, v in reply.model.items()}
+    given = _tensors(reply.model)
     try:
         row = layout.flatten({n: t for n, t in given.items() if n not in kept})
     except ModelError as e:
@@ -155,7 +171,7 @@ def _stat(name: str, replies: Sequence[Reply], who: str, layout: Layout) -> Tens
 def _numbers(value: Any, layout: Layout) -> Tensor:
     """A measurement in float64; one by parameter name becomes a vector."""
     if isinstance(value, Mapping):
-        return layout.flatten({n: torch.as_tensor(v) for n, v in value.items()}).double()
+        return layout.flatten(_tensors(value)).double()
     return torch.as_tensor(np.asarray(value), dtype=torch.float64)
 
 
@@ -164,7 +180,7 @@ def _uploads(layout: Layout, replies: Sequence[Reply]) -> Arrays:
 
     def row(value: Any) -> Tensor:
         if isinstance(value, Mapping):
-            return layout.flatten({n: torch.as_tensor(v) for n, v in value.items()})
+            return layout.flatten(_tensors(value))
         return torch.as_tensor(value)
 
     names = [n for n in replies[0].uploads if all(n in r.uploads for r in replies)]

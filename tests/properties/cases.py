@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
-from hypothesis import HealthCheck, Phase, note, settings
+from hypothesis import HealthCheck, note, settings
 from hypothesis import strategies as st
 
 import fedstrata as fs
@@ -31,9 +31,6 @@ from fedstrata.parts import (
 
 PROFILE = settings(max_examples=20, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 """The same examples on every machine."""
-
-UNTIL_MENDED = settings(PROFILE, phases=[Phase.explicit, Phase.generate])
-"""For laws that some methods are known to break: no time is spent on making the example small."""
 
 MEASURED = {"labels", "steps", "loss", "accuracy", "gradient", "loss_variance", "gradient_variance", "class_features"}
 GIVEN = MEASURED | {"features", "class_moments"}

@@ -3,7 +3,6 @@
 from fractions import Fraction
 
 import numpy as np
-import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -11,7 +10,6 @@ import fedstrata as fs
 from tests.properties.cases import (
     OFFICIAL,
     PROFILE,
-    UNTIL_MENDED,
     Case,
     cases_of_any_kind,
     each,
@@ -50,8 +48,7 @@ def test_running_statistics_stay_between_the_clients(case: Case):
             assert (np.asarray(model[n]) <= sent.max(0) + slack).all()
 
 
-@pytest.mark.xfail(strict=True, reason="shares are rounded before their mean is, so 5.5 comes out as 5.499999999999999")
-@UNTIL_MENDED
+@PROFILE
 @example(counts=[(3, 2), (7, 7)])
 @given(counts=st.lists(st.tuples(st.integers(1, 60), st.integers(0, 60)), min_size=1, max_size=6))
 def test_a_half_is_a_half_whatever_the_shares(counts: list[tuple[int, int]]):

@@ -3,7 +3,6 @@
 from dataclasses import replace
 
 import numpy as np
-import pytest
 import torch
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
@@ -13,7 +12,6 @@ from fedstrata.parts import LWS
 from tests.properties.cases import (
     OFFICIAL,
     PROFILE,
-    UNTIL_MENDED,
     WHOLE_MODEL,
     Case,
     Model,
@@ -97,8 +95,7 @@ def test_adaptive_mu_stays_between_zero_and_mu(case: Case, mu: float, alpha: flo
         assert (out.notes["mu"] <= mu * (1 + 1e-12)).all()
 
 
-@pytest.mark.xfail(strict=True, reason="a standard deviation of mere rounding counts as one")
-@UNTIL_MENDED
+@PROFILE
 @example(move=0.7)
 @given(move=st.floats(0.01, 10))
 def test_a_tensor_that_moves_evenly_is_decayed_evenly(move: float):

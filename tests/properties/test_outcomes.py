@@ -15,7 +15,6 @@ from fedstrata.errors import NeedError
 from tests.properties.cases import (
     METHODS,
     PROFILE,
-    UNTIL_MENDED,
     Case,
     Model,
     bits,
@@ -83,19 +82,8 @@ def of_other_byte_order(v: np.ndarray) -> np.ndarray:
     return v.astype(v.dtype.newbyteorder())
 
 
-REFUSED = pytest.mark.xfail(strict=True, reason="torch.as_tensor warns of read-only arrays and refuses the other two")
-ATTACHED = pytest.mark.xfail(strict=True, reason="a buffer that asks for gradients comes back with a graph")
-
-
-@pytest.mark.parametrize(
-    "of",
-    [
-        every_second,
-        pytest.param(asking_for_gradients, marks=ATTACHED),
-        *(pytest.param(of, marks=REFUSED) for of in (read_only, back_to_front, of_other_byte_order)),
-    ],
-)
-@UNTIL_MENDED
+@pytest.mark.parametrize("of", [every_second, asking_for_gradients, read_only, back_to_front, of_other_byte_order])
+@PROFILE
 @given(case=cases())
 def test_any_array_will_do(of, case: Case):
     odd = case.remade(lambda m: {n: of(v) for n, v in m.items()})
@@ -103,8 +91,7 @@ def test_any_array_will_do(of, case: Case):
     assert all(np.array_equal(np.asarray(got[n]), v) for n, v in wanted.items())
 
 
-@pytest.mark.xfail(strict=True, reason="FedDC raises a KeyError where clients upload nothing")
-@UNTIL_MENDED
+@PROFILE
 @given(case=cases(), kept=st.sets(st.sampled_from(("labels", "variance", "steps", "loss", "accuracy", "gradient"))))
 def test_what_is_missing_is_said_in_a_sentence(case: Case, kept: set[str]):
     silent = [replace(r, stats={n: r.stats[n] for n in kept}, uploads={}) for r in case.replies]

@@ -2,14 +2,12 @@
 
 from dataclasses import replace
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.properties.cases import (
     METHODS,
     PROFILE,
-    UNTIL_MENDED,
     Case,
     Model,
     bits,
@@ -44,8 +42,7 @@ def test_a_second_name_changes_nothing_and_has_the_same_values(case: Case, data)
         assert bits(two.model) == bits(tied(one.model))
 
 
-@pytest.mark.xfail(strict=True, reason="each name comes back with a tensor of its own, two to the next round")
-@UNTIL_MENDED
+@PROFILE
 @given(case=cases_of_any_kind, data=st.data())
 def test_a_model_that_is_handed_back_is_still_tied(case: Case, data):
     tied = tie(case, data)

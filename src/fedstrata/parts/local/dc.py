@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 from typing import final
 
 from fedstrata.core import Local
-from fedstrata.errors import check
+from fedstrata.errors import NeedError, check
 
 
 @final
@@ -50,5 +50,7 @@ class DC(Local):
         return memory, {"dg": omega * change}
 
     def absorb(self, state, proposal, round):
+        if "dg" not in round.uploads:
+            raise NeedError("DC needs each client's upload 'dg'")
         h = state["h"] + round.delta.sum(0) / round.cohort.population
         return proposal + h, {"h": h, "g": state["g"] + round.uploads["dg"].sum(0) / round.cohort.population}

@@ -53,7 +53,9 @@ class AdaDecay(Step):
         moved = (proposal - round.old).abs().double()
         gap = moved - _spread(layout, layout.total(moved) / _lengths(layout))
         std = _spread(layout, (layout.total(gap.square()) / _lengths(layout)).sqrt())
-        z = torch.where(std > 0, gap / std.clamp_min(1e-300), 0.0)
+        size = _spread(layout, layout.norm(round.old + moved) / _lengths(layout).sqrt())
+        noise = torch.finfo(proposal.dtype).eps * size  # what rounding alone makes of an even movement
+        z = torch.where(std > noise, gap / std.clamp_min(1e-300), 0.0)
         theta = 2 * torch.sigmoid(self.alpha * z)
         return proposal - (self.strength * theta * round.old).to(proposal.dtype), state
 

@@ -38,7 +38,7 @@ class OfficialLWS(Step):
         moved = {n: round.buffers.mixed[n].double() - b.double() for n, b in round.buffers.old.items()}
         move = self._within(round, proposal - round.old, moved).sqrt()
         apart = {n: b.double() - b.double().mean(0) for n, b in round.buffers.clients.items()}
-        tau = self._within(round, round.delta - round.delta.mean(0), apart).sqrt().mean(0)
+        tau = self._within(round, round.delta - round.delta.mean(0, dtype=torch.float64), apart).sqrt().mean(0)
         pull = (self.beta * tau).clamp(self.low, self.high)
         gamma = torch.where(size > 0, size / (size + pull * move).clamp_min(1e-300), 1.0)
         round.note(gamma=gamma, tau=tau)
