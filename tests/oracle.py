@@ -274,8 +274,10 @@ def fairfed(w: Model, replies: Replies, state: dict, beta: float) -> Model:
     return mean(w, replies, list(cut / cut.sum() if cut.sum() > 0 else p))
 
 
-def folb(w: Model, replies: Replies, state: dict) -> Model:
+def folb(w: Model, replies: Replies, state: dict, psi: float = 0.0) -> Model:
     g = np.array([s["gradient"] for _, _, _, s in replies])
-    i = g @ g.mean(0)
+    after = np.array([s["trained_gradient"] for _, _, _, s in replies])
+    gamma = np.linalg.norm(after, axis=1) / np.linalg.norm(g, axis=1)
+    i = g @ g.mean(0) - psi * gamma * (g.mean(0) ** 2).sum()
     weights = i / np.abs(i).sum()
     return {n: w[n] + sum(weights[k] * (r[1][n] - w[n]) for k, r in enumerate(replies)) for n in w}

@@ -43,6 +43,7 @@ def replies(w: o.Model, draw: np.random.Generator, k: int | None = None) -> o.Re
             "labels": draw.integers(0, 9, 4) + np.eye(4, dtype=int)[0],
         }
         stats |= {"loss": float(draw.random() * 3), "accuracy": float(draw.random()), "gradient": draw.random(48) - 0.3}
+        stats |= {"trained_gradient": draw.random(48) - 0.4}
         return int(client), moved, float(draw.integers(1, 200)), stats
 
     return sorted((one(i) for i in ids), key=lambda r: r[0])
@@ -119,6 +120,7 @@ CASES: dict[str, tuple[fs.Recipe, Truth]] = {
     "afl": (R.afl(lr=0.2), lambda *a: o.afl(*a, 0.2, N)),
     "fairfed": (R.fairfed(beta=0.8), lambda *a: o.fairfed(*a, 0.8)),
     "folb": (R.folb(), o.folb),
+    "folb system-aware": (R.folb(psi=0.7), lambda *a: o.folb(*a, psi=0.7)),
     "awd": (R.awd(strength=0.1), lambda *a: o.awd(*a, 0.1)),
     "adadecay": (R.adadecay(strength=0.05), lambda *a: o.adadecay(*a, 4.0, 0.05)),
     "fedbs": (R.fedbs(tau=2.0), lambda *a: o.softmax_weighted(*a, 2.0)),
@@ -314,3 +316,19 @@ def test_fedlaw_starts_at_fedavg_and_lowers_the_proxy_loss():
         learned = fs.server_step(R.fedlaw(epochs=50, by=by), start, rs, proxy=proxy)
         assert loss(learned) < loss(plain)
         assert (learned.notes["weights"] >= 0).all()
+
+
+def test_folbs_two_samples_are_halves_of_the_cohort():
+    draw = np.random.default_rng(3)
+    w = model(draw)
+    rs = replies(w, draw, 6)
+    out = fs.server_step(R.folb(two_sample=True), w, sent(rs), population=N)
+    weights, g = out.notes["weights"][:, 0].numpy(), np.array([s["gradient"] for _, _, _, s in rs])
+    first = weights != 0
+    assert first.sum() == 3
+    above, below = g[first] @ g[first].mean(0), g[~first] @ g[~first].mean(0)
+    np.testing.assert_allclose(weights[first], above / np.abs(below).sum())
+    again = fs.server_step(R.folb(two_sample=True), w, sent(rs), population=N, seed=1).notes["weights"][:, 0].numpy()
+    assert ((again != 0) != first).any()
+    alone = fs.server_step(R.folb(two_sample=True), w, sent(rs[:1]), population=N)
+    assert alone.notes["weights"].tolist() == [[1.0]]

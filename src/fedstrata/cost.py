@@ -17,6 +17,7 @@ REVEALED = {
     "loss": "its loss at the global model",
     "accuracy": "the global model's accuracy on its data",
     "gradient": "its gradient at the global model",
+    "trained_gradient": "its gradient at the model it trained",
     "steps": "its number of local steps",
     "loss_variance": "the variance of its losses on one mini-batch",
     "gradient_variance": "the variance of its gradients on one mini-batch",
@@ -65,7 +66,12 @@ def _numbers(name: str, task: Task) -> int:
     """How many numbers a measurement takes."""
     head = task.train_mode.get_submodule(task.classifier) if task.classifier is not None else None
     classes, d = (head.out_features, head.in_features) if isinstance(head, nn.Linear) else (1, 1)
-    return {"gradient": task.layout.size, "labels": classes, "class_features": classes * (1 + d)}.get(name, 1)
+    return {
+        "gradient": task.layout.size,
+        "trained_gradient": task.layout.size,
+        "labels": classes,
+        "class_features": classes * (1 + d),
+    }.get(name, 1)
 
 
 def _bytes(tree: Mapping[str, object]) -> int:

@@ -113,7 +113,7 @@ MINI: dict[str, Probe] = {
 WHOLE: dict[str, Probe] = {"loss": loss, "accuracy": accuracy, "gradient": gradient, "class_moments": class_moments}
 """Measured at the received model on all of a client's data: these give sums over a batch, the mean is what is kept."""
 
-AFTER: dict[str, Probe] = {"class_features": class_features}
+AFTER: dict[str, Probe] = {"class_features": class_features, "trained_gradient": gradient}
 """The same, at the model that the client trained."""
 
 PROBES = MINI | WHOLE | AFTER

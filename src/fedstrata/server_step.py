@@ -162,7 +162,7 @@ def _stat(name: str, replies: Sequence[Reply], who: str, layout: Layout) -> Tens
             raise NeedError(f"{who} needs {name!r} in the stats of every reply; client {r.client} has none")
     found = [_numbers(r.stats[said], layout) for r in replies]
     for r, v in zip(replies, found, strict=True):
-        want = (layout.size,) if name == "gradient" else found[0].shape
+        want = (layout.size,) if name in ("gradient", "trained_gradient") else found[0].shape
         if v.shape != want:
             raise ModelError(f"client {r.client}: {name!r} has shape {tuple(v.shape)}, where {tuple(want)} is needed")
     return torch.stack(found)

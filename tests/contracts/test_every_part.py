@@ -7,14 +7,26 @@ from torch._C._functorch import is_batchedtensor  # pyright: ignore[reportMissin
 
 import fedstrata as fs
 from fedstrata.core import Part
-from fedstrata.parts import LWS, AdaptiveProx, Angle, Calm, Calmest, FixedShrink, PerLayer, Prox, Sample, SelectiveProx
+from fedstrata.parts import (
+    FOLB,
+    LWS,
+    AdaptiveProx,
+    Angle,
+    Calm,
+    Calmest,
+    FixedShrink,
+    PerLayer,
+    Prox,
+    Sample,
+    SelectiveProx,
+)
 from fedstrata.testing import check_part, check_value
 from fedstrata.values import Value, kinds
 
 OTHER_SETTINGS: list[Part] = [
     Sample(k=3), Sample(fraction=0.5, by="size"), Calmest(2, "loss", "size"),
     Prox(PerLayer((0.1, 0.2, 0.3))), AdaptiveProx(grain="layer", mu_init=0.5),
-    SelectiveProx(batch=6, threshold=0.3, variance="gradient"),
+    FOLB(two_sample=True), FOLB(psi=0.5), SelectiveProx(batch=6, threshold=0.3, variance="gradient"),
     Angle(grain="model"), Angle(grain="tensor", sign=1, count="round"), Calm(2.0, "loss", normalise=True),
     LWS(grain="tensor"), LWS(grain="model", variant="only_opt"), LWS(variant="only_reg"), FixedShrink((1.0, 0.9, 0.8)),
 ]  # fmt: skip

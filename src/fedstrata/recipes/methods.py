@@ -299,10 +299,10 @@ def fairfed(beta: float = 1.0, **slots: Any) -> Recipe:
     return recipe(**{"weigh": FairFed(beta)} | slots)
 
 
-def folb(**slots: Any) -> Recipe:
+def folb(two_sample: bool = False, psi: float = 0.0, **slots: Any) -> Recipe:
     """Weigh clients by how their gradient agrees with everybody's.
     Nguyen et al., IEEE JSAC 2021."""
-    return recipe(**{"weigh": FOLB()} | slots)
+    return recipe(**{"weigh": FOLB(two_sample, psi)} | slots)
 
 
 def feddf(epochs: int = 20, lr: float = 1e-3, **slots: Any) -> Recipe:
