@@ -125,6 +125,7 @@ def simulate(
     engine = _runtime(plan, fed, Vault(_fresh(fed, server)))
     made = {"made_in_python": f"{type(model).__name__} of {fed.task.layout.size} parameters, {len(data)} clients"}
     known = made | plan.settings() | {"training": fed.training.to_dict(), "recipe": algorithm.to_dict()}
+    known |= {"augment": augment.to_dict()} if augment is not None else {}
     with fitting_threads(fed, chunk), Recorder(out, algorithm, settings or known, fed.task.layout) as recorder:
         server, history, notes = _rounds(fed, engine, server, plan, sets, recorder, on_round)
         trained = _trained(model, replace(server, model=algorithm.shown(server.state, server.model)))
