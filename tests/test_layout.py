@@ -341,3 +341,12 @@ def test_norms_are_the_layers_whose_tensors_all_have_one_dimension():
     tied = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3))
     tied.get_submodule("1").weight = tied.get_parameter("0.weight")
     assert Layout.of(tied).norms() == (False, False, False)  # a bias beside a tied weight is no norm's
+
+
+def test_the_distance_to_the_mean_is_that_of_the_mean_made_by_hand(monkeypatch):
+    monkeypatch.setattr(layout_module, "BLOCK", 5)
+    x = torch.randn(4, 20, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    layout = Layout.of_tensors({"a.w": torch.zeros(13), "b.w": torch.zeros(7)})
+    torch.testing.assert_close(layout.apart(x), layout.distance(x, x.mean(0)))
+    same = x[:1].float().expand(3, -1) * 1e6
+    assert torch.equal(layout.apart(same), torch.zeros(3, 2, dtype=torch.float64))

@@ -136,6 +136,10 @@ class Layout:
         """Euclidean norm of each layer of x - y, [..., L], without making x - y."""
         return self._reduce(lambda a, b: (a - b).square(), x, y).sqrt()
 
+    def apart(self, x: Tensor) -> Tensor:
+        """Euclidean distance of each layer of K vectors to their mean, [K, P] -> [K, L], without making the mean."""
+        return self._reduce(lambda a: (a - a.mean(0)).square(), x).sqrt()
+
     def cos(self, x: Tensor, y: Tensor, when_zero: float = 0.0) -> Tensor:
         """Cosine within each layer, [..., L], clipped to [-1, 1]; `when_zero` where either vector is zero."""
         size = self.norm(x) * self.norm(y)

@@ -34,7 +34,7 @@ class LWS(Step):
 
     def step(self, state, proposal, round):
         layout = round.layout.at(self.grain)
-        tau = layout.distance(round.delta, round.delta.mean(0, dtype=torch.float64)).mean(0)  # [L]
+        tau = layout.apart(round.delta).mean(0)  # [L]
         size, move = layout.norm(round.old), layout.distance(proposal, round.old)
         gamma = torch.where(size > 0, size / (size + self.beta * tau * move).clamp_min(1e-300), 1.0)
         round.note(gamma=gamma, tau=tau)

@@ -6,9 +6,9 @@ from typing import final
 import torch
 from torch import Tensor
 
-from fedstrata.core import Round, Step
+from fedstrata.core import Step
 from fedstrata.errors import check
-from fedstrata.layout import Layout
+from fedstrata.layout import Arrays, Layout
 
 
 @final
@@ -34,32 +34,34 @@ class OfficialLWS(Step):
         return {"gamma": layout.at("model").full(1.0).expand(max(groups(layout).values()) + 1).clone()}
 
     def step(self, state, proposal, round):
-        size = self._within(round, round.old, round.buffers.old).sqrt()  # [G]
+        layout = round.layout.at("tensor")
+        size = _within(layout, layout.norm(round.old), round.buffers.old)  # [G]
         moved = {n: round.buffers.mixed[n].double() - b.double() for n, b in round.buffers.old.items()}
-        move = self._within(round, proposal - round.old, moved).sqrt()
+        move = _within(layout, layout.distance(proposal, round.old), moved)
         apart = {n: b.double() - b.double().mean(0) for n, b in round.buffers.clients.items()}
-        tau = self._within(round, round.delta - round.delta.mean(0, dtype=torch.float64), apart).sqrt().mean(0)
+        tau = _within(layout, layout.apart(round.delta), apart).mean(0)
         pull = (self.beta * tau).clamp(self.low, self.high)
         gamma = torch.where(size > 0, size / (size + pull * move).clamp_min(1e-300), 1.0)
         round.note(gamma=gamma, tau=tau)
-        group = groups(round.layout)
-        each = torch.tensor([group[n] for n, _ in round.layout.tensors], device=gamma.device)
-        return round.layout.at("tensor").spread(gamma[each]) * proposal, {"gamma": gamma}
+        group = groups(layout)
+        each = torch.tensor([group[n] for n, _ in layout.tensors], device=gamma.device)
+        return layout.spread(gamma[each]) * proposal, {"gamma": gamma}
 
     def treat(self, state, buffers, model, round):
         group = groups(round.layout)
         return {n: state["gamma"][group[n]] * b.double() if n in group else b for n, b in buffers.items()}
 
-    def _within(self, round: Round, x: Tensor, buffers: dict[str, Tensor]) -> Tensor:
-        """Sums of squares in each group, [..., P] and buffers of the same leading axes -> [..., G]."""
-        layout, group = round.layout.at("tensor"), groups(round.layout)
-        parts = [(group[n], s) for (n, _), s in zip(layout.tensors, layout.norm(x).square().unbind(-1), strict=True)]
-        kept = {n: b for n, b in buffers.items() if n in group}  # some are in no state_dict
-        parts += [(group[n], b.double().square().reshape(*x.shape[:-1], -1).sum(-1)) for n, b in kept.items()]
-        total = torch.zeros(*x.shape[:-1], max(group.values()) + 1, dtype=torch.float64, device=x.device)
-        for g, s in parts:
-            total[..., g] += s
-        return total
+
+def _within(layout: Layout, norms: Tensor, buffers: Arrays) -> Tensor:
+    """Norms of groups, from those of their tensors [..., T] and from buffers of the same leading axes: [..., G]."""
+    group, lead = groups(layout), norms.shape[:-1]
+    parts = [(group[n], s) for (n, _), s in zip(layout.tensors, norms.square().unbind(-1), strict=True)]
+    kept = {n: b for n, b in buffers.items() if n in group}  # some are in no state_dict
+    parts += [(group[n], b.double().square().reshape(*lead, -1).sum(-1)) for n, b in kept.items()]
+    total = norms.new_zeros(*lead, max(group.values()) + 1)
+    for g, s in parts:
+        total[..., g] += s
+    return total.sqrt()
 
 
 def groups(layout: Layout) -> dict[str, int]:
