@@ -142,6 +142,11 @@ def test_a_hugging_face_folder(tmp_path):
         ("a,label\n1,0\n,1\n", "example 1 has features that are NaN"),
         ("a,label\n1,0\nred,1\n", "the column 'a' is not of numbers"),
         ("a,label\n1,0\n1,2,3\n", "line 3: 3 values where there are 2 columns"),
+        ("a,label\n\n1,0\n\n1,2,3\n", "line 5: 3 values where there are 2 columns"),
+        ("a,a,label\n1,2,0\n3,4,1\n", "has two columns called 'a'; give them different names"),
+        ("a,label\n1,0\nred,1\n", "(e.g. 'red')"),
+        ("a,label\n1,0\n2,dog\n", "got 'dog'"),
+        ("a,label\n" + "1" * 200_000 + ",0\n", "cannot be read as CSV: field larger than field limit"),
     ],
 )
 def test_a_wrong_csv_is_a_sentence(text, sentence, tmp_path):
@@ -150,6 +155,20 @@ def test_a_wrong_csv_is_a_sentence(text, sentence, tmp_path):
         dataset(str(tmp_path / "wrong.csv"))
     assert sentence in str(refused.value)
     assert "wrong.csv" in str(refused.value)
+
+
+def test_a_csv_in_another_encoding_is_a_sentence(tmp_path):
+    for encoding in ("latin-1", "utf-16"):
+        (tmp_path / "a.csv").write_text("größe,label\n1,0\n2,1\n", encoding=encoding)
+        with pytest.raises(DataError, match=r"is not in UTF-8; save it as CSV in UTF-8"):
+            dataset(str(tmp_path / "a.csv"))
+
+
+def test_blank_lines_of_a_csv_do_not_count(tmp_path):
+    write_csv(tmp_path / "a.csv")
+    text = (tmp_path / "a.csv").read_text()
+    (tmp_path / "b.csv").write_text(text.replace("\n", "\r\n\r\n", 3) + "  \n,,,\n")
+    assert torch.equal(*(dataset(str(tmp_path / f"{n}.csv")).train[0] for n in "ab"))
 
 
 def test_other_wrong_files_are_sentences(tmp_path):

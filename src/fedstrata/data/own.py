@@ -51,15 +51,28 @@ def _of_npz(path: Path, label: str, client: str) -> Dataset:
 
 def _of_csv(path: Path, label: str, client: str) -> Dataset:
     """A column of labels, perhaps one of clients, and numbers."""
-    with path.open(encoding="utf-8-sig", newline="") as file:
-        rows = [r for r in csv.reader(file) if r]
-    if len(rows) < 2:
-        raise DataError(f"{path} needs a line of column names and lines of values; it has {len(rows)} lines")
-    names, body = [n.strip() for n in rows[0]], rows[1:]
-    for number, row in enumerate(body, 2):
+    lines = _lines(path)
+    if len(lines) < 2:
+        raise DataError(f"{path} needs a line of column names and lines of values; it has {len(lines)} lines")
+    names, body = [n.strip() for n in lines[0][1]], lines[1:]
+    if twice := [n for n in names if names.count(n) > 1]:
+        raise DataError(f"{path} has two columns called {twice[0]!r}; give them different names")
+    for number, row in body:
         if len(row) != len(names):
             raise DataError(f"{path}, line {number}: {len(row)} values where there are {len(names)} columns")
-    return _of_table(path, {n: np.array([r[i].strip() for r in body]) for i, n in enumerate(names)}, label, client)
+    return _of_table(path, {n: np.array([r[i].strip() for _, r in body]) for i, n in enumerate(names)}, label, client)
+
+
+def _lines(path: Path) -> list[tuple[int, list[str]]]:
+    """The rows that are not blank, each with the number of the line where it ends."""
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            reader = csv.reader(file)
+            return [(reader.line_num, row) for row in reader if any(cell.strip() for cell in row)]
+    except UnicodeDecodeError:
+        raise DataError(f"{path} is not in UTF-8; save it as CSV in UTF-8") from None
+    except (csv.Error, OSError) as e:
+        raise DataError(f"{path} cannot be read as CSV: {e}") from None
 
 
 def _of_parquet(path: Path, label: str, client: str) -> Dataset:
@@ -157,7 +170,7 @@ def _labels(y: np.ndarray, path: Path, what: str) -> np.ndarray:
         numbers = y.astype(np.float64)
     except (ValueError, TypeError):
         raise DataError(
-            f"{path}: {what} must be whole numbers from 0; got {str(y.flat[0])!r}. Number the classes"
+            f"{path}: {what} must be whole numbers from 0; got {_first_text(y)!r}. Number the classes"
         ) from None
     if numbers.ndim != 1 or not np.isfinite(numbers).all() or (numbers != np.rint(numbers)).any() or numbers.min() < 0:
         wrong = numbers[~(numbers == np.rint(numbers)) | (numbers < 0)].flat if numbers.ndim == 1 else numbers.shape
@@ -174,5 +187,15 @@ def _numbers(column: np.ndarray, path: Path, name: str) -> np.ndarray:
             column = np.where(column == "", "nan", column)
         return column.astype(np.float64).reshape(len(column), -1)
     except (ValueError, TypeError):
-        some = str(column.flat[0])
+        some = _first_text(column)
         raise DataError(f"{path}: the column {name!r} is not of numbers (e.g. {some!r}); leave it out") from None
+
+
+def _first_text(values: np.ndarray) -> str:
+    """The first value that is no number."""
+    for value in values.flat:
+        try:
+            float(value)
+        except (ValueError, TypeError):
+            return str(value)
+    return str(values.flat[0])
