@@ -141,6 +141,7 @@ def test_a_hugging_face_folder(tmp_path):
         ("a,label\n1,0\nnan,1\n", "example 1 has features that are NaN or infinite (1 do); clean them"),
         ("a,label\n1,0\n,1\n", "example 1 has features that are NaN"),
         ("a,label\n1,0\nred,1\n", "the column 'a' is not of numbers"),
+        ("a,label,client\n1,0,x\n2,1,\n3,1,y\n", "example 1 does not say which client it is of (1 do not)"),
         ("a,label\n1,0\n1,2,3\n", "line 3: 3 values where there are 2 columns"),
         ("a,label\n\n1,0\n\n1,2,3\n", "line 5: 3 values where there are 2 columns"),
         ("a,a,label\n1,2,0\n3,4,1\n", "has two columns called 'a'; give them different names"),
@@ -187,3 +188,40 @@ def test_other_wrong_files_are_sentences(tmp_path):
     ):
         with pytest.raises(DataError, match=sentence):
             dataset(str(tmp_path / name))
+
+
+X, Y = np.arange(20.0).reshape(10, 2), np.arange(10) % 2
+
+
+@pytest.mark.parametrize(
+    ("arrays", "sentence"),
+    [
+        ({"x": X.astype(str), "y": Y}, "x must be real numbers, [examples, ...]; got <U32 of shape (10, 2)"),
+        ({"x": X + 1j, "y": Y}, "x must be real numbers, [examples, ...]; got complex128"),
+        ({"x": X[:, 0], "y": Y}, "x must be real numbers, [examples, ...]; got float64 of shape (10,)"),
+        ({"x": X[:0], "y": Y[:0]}, "has no examples: the labels are empty"),
+        ({"x": X, "y": Y, "client": X}, "needs one client for each example; got clients of shape (10, 2)"),
+        (
+            {"x": X, "y": Y, "client": np.where(Y, np.nan, X[:, 0])},
+            "example 1 does not say which client it is of (5 do",
+        ),
+        ({"x": X, "y": Y, "x_test": X[:, :1], "y_test": Y}, "the test examples do not fit those of shape (2,)"),
+        ({"x": X, "y": Y, "x_test": X, "y_test": Y[:9]}, "got 10 of shape (2,) with 9 labels"),
+        ({"x": X, "y": Y, "x_test": X[:0], "y_test": Y[:0]}, "has no examples: y_test are empty"),
+    ],
+)
+def test_wrong_arrays_are_a_sentence(arrays, sentence, tmp_path):
+    np.savez(tmp_path / "a.npz", **arrays)
+    with pytest.raises(DataError) as refused:
+        dataset(str(tmp_path / "a.npz"))
+    assert sentence in str(refused.value)
+
+
+def test_a_file_that_is_no_archive_of_arrays_is_a_sentence(tmp_path):
+    (tmp_path / "a.npz").touch()
+    with pytest.raises(DataError, match="cannot be read as arrays"):
+        dataset(str(tmp_path / "a.npz"))
+    with (tmp_path / "a.npz").open("wb") as file:
+        np.save(file, X)
+    with pytest.raises(DataError, match="holds a single array; it needs x and y"):
+        dataset(str(tmp_path / "a.npz"))

@@ -35,18 +35,33 @@ def load_own(path: Path, label: str = "label", client: str = "client") -> Datase
 
 def _of_npz(path: Path, label: str, client: str) -> Dataset:
     """x, y and perhaps client; perhaps x_test and y_test."""
-    try:
-        with np.load(path, allow_pickle=False) as file:
-            arrays = {n: file[n] for n in file.files}
-    except (ValueError, OSError, zipfile.BadZipFile) as e:
-        raise DataError(f"{path} cannot be read as arrays: {e}") from None
+    arrays = _arrays(path)
     y = next((n for n in ("y", label) if n in arrays), None)
     if "x" not in arrays or y is None:
         raise DataError(f"{path} needs the arrays x and y; it has {', '.join(sorted(arrays)) or 'none'}")
     test = None
     if "x_test" in arrays and "y_test" in arrays:
-        test = arrays["x_test"].astype(np.float32), _labels(arrays["y_test"], path, "y_test")
-    return _dataset(path, arrays["x"].astype(np.float32), arrays[y], arrays.get(client), test)
+        test = _features(arrays["x_test"], path, "x_test"), _labels(arrays["y_test"], path, "y_test")
+    return _dataset(path, _features(arrays["x"], path, "x"), arrays[y], arrays.get(client), test)
+
+
+def _arrays(path: Path) -> dict[str, np.ndarray]:
+    """All arrays of an .npz file."""
+    try:
+        file = np.load(path, allow_pickle=False)
+        arrays = dict(file) if isinstance(file, np.lib.npyio.NpzFile) else None
+    except (ValueError, OSError, EOFError, zipfile.BadZipFile) as e:
+        raise DataError(f"{path} cannot be read as arrays: {e}") from None
+    if arrays is None:
+        raise DataError(f"{path} holds a single array; it needs x and y, as numpy.savez writes them")
+    return arrays
+
+
+def _features(x: np.ndarray, path: Path, what: str) -> np.ndarray:
+    """Numbers in float32, a row or more for each example."""
+    if x.dtype.kind not in "biuf" or x.ndim < 2:
+        raise DataError(f"{path}: {what} must be real numbers, [examples, ...]; got {x.dtype} of shape {x.shape}")
+    return x.astype(np.float32)
 
 
 def _of_csv(path: Path, label: str, client: str) -> Dataset:
@@ -133,8 +148,11 @@ def _dataset(path: Path, x: np.ndarray, y: np.ndarray, owner: np.ndarray | None,
         raise DataError(f"{path} has {len(x)} examples, {len(y)} labels{others}; they must be as many")
     if bad := np.flatnonzero(~np.isfinite(x).reshape(len(x), -1).all(1)).tolist():
         raise DataError(f"{path}: example {bad[0]} has features that are NaN or infinite ({len(bad)} do); clean them")
-    if owner is not None and len(np.unique(owner)) < 2:
-        raise DataError(f"{path} has one client only, {str(owner[0])!r}; a federation needs two or more")
+    if owner is not None:
+        _check_clients(owner, path)
+    if test is not None and (test[0].shape[1:] != x.shape[1:] or len(test[0]) != len(test[1])):
+        wrong = f"{len(test[0])} of shape {test[0].shape[1:]} with {len(test[1])} labels"
+        raise DataError(f"{path}: the test examples do not fit those of shape {x.shape[1:]} to train on; got {wrong}")
     classes = int(max(y.max(), test[1].max() if test is not None else 0)) + 1
     if test is None:
         rows = _test_rows(y if owner is None else owner)
@@ -142,6 +160,16 @@ def _dataset(path: Path, x: np.ndarray, y: np.ndarray, owner: np.ndarray | None,
         x, y, owner = x[~rows], y[~rows], owner[~rows] if owner is not None else None
     train, tested = ((torch.from_numpy(a), torch.from_numpy(b)) for a, b in ((x, y), test))
     return Dataset(train, tested, classes, owner=owner)
+
+
+def _check_clients(owner: np.ndarray, path: Path) -> None:
+    """One client for every example, and two or more in all."""
+    if owner.ndim != 1:
+        raise DataError(f"{path} needs one client for each example; got clients of shape {owner.shape}")
+    if blank := [i for i, v in enumerate(owner.tolist()) if v is None or v == "" or v != v]:
+        raise DataError(f"{path}: example {blank[0]} does not say which client it is of ({len(blank)} do not)")
+    if len(np.unique(owner)) < 2:
+        raise DataError(f"{path} has one client only, {str(owner[0])!r}; a federation needs two or more")
 
 
 def _scaled(data: Dataset) -> Dataset:
@@ -166,6 +194,8 @@ def _test_rows(groups: np.ndarray) -> np.ndarray:
 
 def _labels(y: np.ndarray, path: Path, what: str) -> np.ndarray:
     """Whole numbers from 0."""
+    if not y.size:
+        raise DataError(f"{path} has no examples: {what} are empty")
     try:
         numbers = y.astype(np.float64)
     except (ValueError, TypeError):
