@@ -101,6 +101,30 @@ def test_pictures_by_client_and_class(tmp_path):
         dataset(str(tmp_path / "p"))
 
 
+def test_pictures_of_16_bits_are_refused_since_they_would_turn_white(tmp_path):
+    from PIL import Image
+
+    for kind in ("cat", "dog"):
+        (tmp_path / kind).mkdir()
+        for i in range(5):
+            Image.fromarray(np.full((4, 4), 30_000, np.uint16)).save(tmp_path / kind / f"{i}.png")
+    with pytest.raises(DataError, match=r"0.png has more than 8 bits a pixel \(I.*\); make it one of 8 bits first"):
+        dataset(str(tmp_path))
+
+
+def test_hidden_files_and_folders_are_no_pictures(tmp_path):
+    from PIL import Image
+
+    for kind in ("cat", "dog", ".trash"):
+        (tmp_path / kind).mkdir()
+        for i in range(5):
+            Image.new("L", (4, 4)).save(tmp_path / kind / f"{i}.png")
+    (tmp_path / "cat" / "._0.png").write_text("what a file system left")
+    (tmp_path / "cat" / "folder.png").mkdir()
+    data = dataset(str(tmp_path))
+    assert (data.classes, len(data.train[1]) + len(data.test[1])) == (2, 10)
+
+
 def test_parquet(tmp_path):
     pa = pytest.importorskip("pyarrow", reason="pyarrow, an extra, is not installed")
     from pyarrow import parquet

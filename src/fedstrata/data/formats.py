@@ -93,7 +93,9 @@ def image(path: Path, mode: str = "RGB") -> np.ndarray:
 
     try:
         with Image.open(path) as picture:
+            if picture.mode[:1] in "IF":  # cut off at 255, nearly all of it would be white
+                raise DataError(f"{path} has more than 8 bits a pixel ({picture.mode}); make it one of 8 bits first")
             pixels = np.asarray(picture.convert(mode))
-    except (OSError, UnidentifiedImageError) as e:
+    except (OSError, SyntaxError, UnidentifiedImageError) as e:  # PIL's word for broken chunks is SyntaxError
         raise DataError(f"{path} cannot be read as a picture: {e}") from None
     return pixels[None] if pixels.ndim == 2 else pixels.transpose(2, 0, 1)

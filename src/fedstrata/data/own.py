@@ -125,7 +125,7 @@ def _of_table(path: Path, columns: dict[str, np.ndarray], label: str, client: st
 
 def _of_pictures(folder: Path) -> Dataset:
     """folder/client/class/picture, or folder/class/picture; all pictures of one size."""
-    files = sorted(p for p in folder.rglob("*") if p.suffix.lower() in PICTURES)
+    files = sorted(p for p in folder.rglob("*") if p.suffix.lower() in PICTURES and not _hidden(p, folder))
     depths = {len(p.relative_to(folder).parts) for p in files}
     if not files or (not depths <= {2} and not depths <= {3}):
         raise DataError(f"{folder} needs pictures as client/class/picture or class/picture; found {len(files)} of them")
@@ -138,6 +138,11 @@ def _of_pictures(folder: Path) -> Dataset:
     y = np.array([classes.index(p.parent.name) for p in files])
     owner = np.array([p.parents[1].name for p in files]) if depths == {3} else None
     return _dataset(folder, x, y, owner, None)
+
+
+def _hidden(path: Path, folder: Path) -> bool:
+    """Whether a file, or a folder on the way to it, is one that systems and editors leave behind; or it is a folder."""
+    return any(part.startswith(".") for part in path.relative_to(folder).parts) or not path.is_file()
 
 
 def _dataset(path: Path, x: np.ndarray, y: np.ndarray, owner: np.ndarray | None, test: Any) -> Dataset:
