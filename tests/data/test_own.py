@@ -8,7 +8,7 @@ import torch
 
 import fedstrata as fs
 from fedstrata.data import dataset
-from fedstrata.errors import DataError
+from fedstrata.errors import DataError, SettingError
 from tests.cli.test_cli import fedstrata, last_json
 
 CLIENTS = 30
@@ -34,6 +34,26 @@ def test_a_csv_goes_from_file_to_trained_model_by_one_command(tmp_path, monkeypa
     assert said["test"]["accuracy"] > 0.95
     recorded = json.loads((tmp_path / said["run"] / "rounds.jsonl").read_text().splitlines()[0])
     assert len(recorded["cohort"]) == CLIENTS
+
+
+def test_a_folder_here_does_not_hide_the_public_data_set_of_its_name(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "digits").mkdir()
+    assert dataset("digits").shape == (1, 8, 8)
+    with pytest.raises(DataError, match="needs pictures"):
+        dataset("./digits")
+
+
+def test_a_file_may_have_brackets_in_its_name(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    write_csv(tmp_path / "mine (1).csv")
+    assert dataset("mine (1).csv").shape == (2,)
+
+
+def test_no_name_is_no_data_set(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SettingError, match="'' is not a data set"):
+        dataset("")
 
 
 def test_columns_can_have_other_names(tmp_path, monkeypatch, capsys):
