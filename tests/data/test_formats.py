@@ -166,3 +166,9 @@ def test_other_broken_files_are_sentences(store, tmp_path):
 def test_a_wrong_name_is_a_sentence(text, sentence):
     with pytest.raises((DataError, SettingError), match=re.escape(sentence)):
         dataset(text)
+
+
+@pytest.mark.parametrize("text", ["amazon(words=0)", "amazon(words=-5)", "ag_news(words=1)", "ag_news(length=0)"])
+def test_a_size_that_makes_no_sense_is_refused_before_anything_is_read(text, store):
+    with pytest.raises(SettingError, match=r"must be at least"):
+        dataset(text)
