@@ -50,6 +50,16 @@ def test_a_file_may_have_brackets_in_its_name(tmp_path, monkeypatch):
     assert dataset("mine (1).csv").shape == (2,)
 
 
+def test_square_brackets_in_names_are_shown(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    write_csv(tmp_path / "mine[v2].csv")
+    args = ["run", "--data", "mine[v2].csv", "--model", "logreg", "--rounds", "1", "--out", "out[new]"]
+    assert fedstrata(*args) == 0
+    told = capsys.readouterr().out
+    assert "fedavg on mine[v2].csv" in told
+    assert "The run folder is out[new]" in told
+
+
 def test_no_name_is_no_data_set(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(SettingError, match="'' is not a data set"):
