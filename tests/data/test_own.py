@@ -92,6 +92,13 @@ def test_a_fifth_of_every_client_is_for_the_test_and_always_the_same(tmp_path):
     assert 0.17 < len(one.test[1]) / whole < 0.23
 
 
+def test_classes_too_rare_to_give_a_fifth_give_one_together(tmp_path):
+    y = np.arange(40) // 2
+    np.savez(tmp_path / "a.npz", x=np.zeros((40, 2)), y=y)
+    data = dataset(str(tmp_path / "a.npz"))
+    assert (len(data.train[1]), len(data.test[1]), data.classes) == (32, 8, 20)
+
+
 def test_npz_with_and_without_clients_and_test(tmp_path):
     draw = np.random.default_rng(0)
     x, y = draw.standard_normal((40, 1, 4, 4)), np.arange(40) % 4
@@ -196,6 +203,7 @@ def test_a_hugging_face_folder(tmp_path):
         ("a,label\n1,0\n,1\n", "example 1 has features that are NaN"),
         ("a,label\n1,0\nred,1\n", "the column 'a' is not of numbers"),
         ("a,label,client\n1,0,x\n2,1,\n3,1,y\n", "example 1 does not say which client it is of (1 do not)"),
+        ("a,label\n1,0\n2,4915551234\n", "the labels go up to 4915551234; number the classes from 0, without gaps"),
         ("a,label\n1,0\n1,2,3\n", "line 3: 3 values where there are 2 columns"),
         ("a,label\n\n1,0\n\n1,2,3\n", "line 5: 3 values where there are 2 columns"),
         ("a,a,label\n1,2,0\n3,4,1\n", "has two columns called 'a'; give them different names"),
@@ -279,3 +287,12 @@ def test_a_file_that_is_no_archive_of_arrays_is_a_sentence(tmp_path):
         np.save(file, X)
     with pytest.raises(DataError, match="holds a single array; it needs x and y"):
         dataset(str(tmp_path / "a.npz"))
+
+
+def test_a_proxy_that_cannot_be_had_says_what_can(tmp_path):
+    np.savez(tmp_path / "a.npz", x=X, y=Y, x_test=X, y_test=Y)
+    for proxy in (1, 200):
+        with pytest.raises(
+            DataError, match=f"proxy = {proxy} cannot be had, .* 10 test examples; choose it from 2 to 10"
+        ):
+            fs.Experiment.of({"data": str(tmp_path / "a.npz"), "method": "fedlaw", "proxy": proxy}).run()

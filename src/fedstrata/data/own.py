@@ -17,6 +17,9 @@ from fedstrata.rng import rng
 TEST_SHARE = 0.2
 """Of every client's examples, where a file brings none to test on."""
 
+MOST_CLASSES = 1_000_000
+"""A label beyond is no class: a model would get an output for each number below it."""
+
 PICTURES = (".png", ".jpg", ".jpeg", ".bmp", ".webp")
 
 
@@ -160,7 +163,7 @@ def _dataset(path: Path, x: np.ndarray, y: np.ndarray, owner: np.ndarray | None,
         raise DataError(f"{path}: the test examples do not fit those of shape {x.shape[1:]} to train on; got {wrong}")
     classes = int(max(y.max(), test[1].max() if test is not None else 0)) + 1
     if test is None:
-        rows = _test_rows(y if owner is None else owner)
+        rows = _test_rows(_classes(y) if owner is None else owner)
         test = x[rows], y[rows]
         x, y, owner = x[~rows], y[~rows], owner[~rows] if owner is not None else None
     train, tested = ((torch.from_numpy(a), torch.from_numpy(b)) for a, b in ((x, y), test))
@@ -185,6 +188,12 @@ def _scaled(data: Dataset) -> Dataset:
     return replace(data, train=train, test=test)
 
 
+def _classes(y: np.ndarray) -> np.ndarray:
+    """What the test takes a fifth of, [n]: each class; those too rare to give any are one together, -1."""
+    _, which, count = np.unique(y, return_inverse=True, return_counts=True)
+    return np.where(np.rint(TEST_SHARE * count)[which] > 0, which, -1)
+
+
 def _test_rows(groups: np.ndarray) -> np.ndarray:
     """A fifth of every group, at random but always the same, [n] of true and false; a group keeps one to train on."""
     draw = rng(0, "own test")
@@ -193,7 +202,7 @@ def _test_rows(groups: np.ndarray) -> np.ndarray:
         rows = draw.permutation(np.flatnonzero(groups == group))
         chosen[rows[: min(round(TEST_SHARE * len(rows)), len(rows) - 1)]] = True
     if not chosen.any():
-        raise DataError(f"{len(groups)} examples are too few to keep a fifth of each client's for the test")
+        raise DataError(f"{len(groups)} examples are too few to keep a fifth of each client's or class's for the test")
     return chosen
 
 
@@ -210,6 +219,8 @@ def _labels(y: np.ndarray, path: Path, what: str) -> np.ndarray:
     if numbers.ndim != 1 or not np.isfinite(numbers).all() or (numbers != np.rint(numbers)).any() or numbers.min() < 0:
         wrong = numbers[~(numbers == np.rint(numbers)) | (numbers < 0)].flat if numbers.ndim == 1 else numbers.shape
         raise DataError(f"{path}: {what} must be whole numbers from 0, one an example; got {next(iter(wrong))}")
+    if numbers.max() >= MOST_CLASSES:
+        raise DataError(f"{path}: {what} go up to {numbers.max():.0f}; number the classes from 0, without gaps")
     return numbers.astype(np.int64)
 
 
