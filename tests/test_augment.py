@@ -1,5 +1,6 @@
 """Crops and flips: what they do to an image, and that nobody else's matter."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -8,7 +9,7 @@ import torch
 
 import fedstrata as fs
 from fedstrata.augment import Augment
-from fedstrata.errors import DataError
+from fedstrata.errors import DataError, SettingError
 from tests.federations import flat
 from tests.runtimes.test_models import TRAIN, bn_cnn, image_clients
 
@@ -57,3 +58,23 @@ def test_it_matters_not_who_else_is_stacked_and_each_seed_has_its_own():
 def test_vectors_are_refused():
     with pytest.raises(DataError, match=r"Augment changes images .*; the examples have shape \(4,\)"):
         Augment().apply(torch.zeros(2, 3, 4), torch.zeros(2, 3, 3, dtype=torch.long))
+
+
+def test_vectors_are_refused_before_a_run_folder_is_made(tmp_path):
+    experiment = fs.Experiment.of({"method": "fedavg", "augment": {"crop": 1}, "rounds": 1})
+    data = experiment.dataset()
+    flat_data = replace(
+        data, train=(data.train[0].flatten(1), data.train[1]), test=(data.test[0].flatten(1), data.test[1]), val=None
+    )
+    with pytest.raises(DataError, match=r"Augment changes images"):
+        experiment.run(tmp_path / "run", data=flat_data)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_wrong_setting_is_told_by_its_name():
+    for augment, sentence in (
+        ({"crop": -1}, "Augment.crop must not be negative"),
+        ({"zoom": 1}, "has no setting 'zoom'"),
+    ):
+        with pytest.raises(SettingError, match=sentence):
+            fs.Experiment.of({"method": "fedavg", "augment": augment})

@@ -108,3 +108,14 @@ def test_the_code_of_the_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert Path("split.png").exists()
     table = tomllib.loads(re.findall(r"```toml\n(.*?)```", DOCS.read_text(), re.S)[0])
     assert Experiment.of({"method": "fedavg"} | table).clients().sizes.sum() == 1257
+
+
+def test_a_picture_that_cannot_be_written_is_a_sentence(tmp_path):
+    clients = split(IID(2), labels(50, 3))
+    for name in ("none/split.png", "split.xyz"):
+        with pytest.raises(DataError, match=r"the picture cannot be written to .*; give e.g. split.png"):
+            draw_split(clients, tmp_path / name)
+    assert draw_split(clients, tmp_path / "split") == tmp_path / "split.png"
+    assert (tmp_path / "split.png").exists()
+    drawn = draw_split(clients, tmp_path / "dollars.svg", r"mine$\x$.csv")  # no formula
+    assert drawn.exists()

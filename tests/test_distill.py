@@ -12,6 +12,7 @@ from fedstrata.buffers import Buffers
 from fedstrata.core import Cohort, Round
 from fedstrata.layout import Layout
 from fedstrata.parts import Distill
+from fedstrata.parts.server import distill
 from fedstrata.parts.server.distill import around
 from tests.federations import mlp
 from tests.slow import bn_mlp
@@ -175,3 +176,11 @@ def test_dirichlet_samples_are_mixtures_of_the_clients():
     torch.testing.assert_close(shares.sum(1), torch.ones(4000, dtype=torch.float64))
     torch.testing.assert_close(shares.mean(0), torch.full((4,), 0.25, dtype=torch.float64), rtol=0, atol=0.01)
     torch.testing.assert_close(shares.var(0), torch.full((4,), 3 / 80, dtype=torch.float64), rtol=0.1, atol=0)
+
+
+def test_teachers_are_drawn_once_whatever_the_number_of_batches(monkeypatch):
+    asked = []
+    monkeypatch.setattr(distill, "around", lambda round, noise: asked.append(1) or around(round, noise))
+    net = mlp()
+    distilled(Distill("bayes", batch=4, epochs=1, samples=2), net, clients(net))
+    assert asked == [1]

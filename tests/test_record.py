@@ -1,6 +1,9 @@
 """One run is one folder of plain files."""
 
 import json
+import os
+import subprocess
+import sys
 import tomllib
 
 import numpy as np
@@ -9,6 +12,7 @@ import torch
 from safetensors.torch import load_file
 
 import fedstrata as fs
+from fedstrata.experiment import read_toml
 from fedstrata.record import json_text, read_rounds
 from tests.federations import PLAIN, mlp, unequal_clients
 
@@ -118,3 +122,25 @@ def test_a_run_that_fails_leaves_its_finished_rounds(tmp_path):
 def test_rounds_that_are_not_evaluated_say_nothing_of_accuracy(tmp_path):
     run_into(tmp_path / "run", evaluate_every=2)
     assert ["test" in r for r in read_rounds(tmp_path / "run")] == [False, True, True]  # and always the last one
+
+
+IN_C = """
+from fedstrata.experiment import read_toml
+from fedstrata.record import Recorder
+from tests.federations import mlp
+import fedstrata as fs
+with Recorder("run", fs.recipes.fedavg(), {"data": "m\\u00fc.csv"}, fs.Layout.of(mlp())):
+    pass
+assert read_toml("run/experiment.toml") == {"data": "m\\u00fc.csv"}
+"""
+
+
+def test_an_experiment_is_in_utf8_whatever_the_locale(tmp_path):
+    plain = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", "PYTHONPATH": os.pathsep.join(sys.path)}
+    subprocess.run([sys.executable, "-c", IN_C], cwd=tmp_path, env=os.environ | plain, check=True)
+    assert tomllib.loads((tmp_path / "run" / "experiment.toml").read_text(encoding="utf-8"))["data"] == "mü.csv"
+
+
+def test_a_toml_file_may_begin_with_a_byte_order_mark(tmp_path):
+    (tmp_path / "a.toml").write_text("rounds = 3", encoding="utf-8-sig")
+    assert read_toml(tmp_path / "a.toml") == {"rounds": 3}

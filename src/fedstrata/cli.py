@@ -92,7 +92,7 @@ def run(
     out.print(runs_table({short: result.final}, f"{name} on {exp.data}, after {exp.rounds} rounds: accuracy"))
     if empty := sum("empty" in r for r in result.rounds):
         out.print(f"In {empty} of {exp.rounds} rounds no client was usable, so nothing changed; see the warnings.")
-    out.print(f"The run folder is {folder}")
+    out.print(f"The run folder is {folder}", markup=False, soft_wrap=True)
     if json_:
         typer.echo(json_text({"method": name} | _facts(exp, result)))
 
@@ -147,8 +147,8 @@ def partition(
     split = exp.clients(loaded)
     facts = describe(split)
     if plot is not None:
-        draw_split(split, plot, f"{exp.data}, {exp.partition!r}")
-        err.print(f"The picture is {plot}", highlight=False)
+        drawn = draw_split(split, plot, f"{exp.data}, {exp.partition!r}")
+        err.print(f"The picture is {drawn}", highlight=False, markup=False, soft_wrap=True)
     if json_:
         typer.echo(json_text(facts))
     else:

@@ -55,7 +55,8 @@ def check(names: Names = None) -> None:
     for name, result in results.items():
         out.print(f"{name}: {result.state}, {result.said}", highlight=False, soft_wrap=True)
     if bad := [n for n, r in results.items() if not r.usable]:
-        raise DataError(f"{', '.join(bad)} cannot be used; `fedstrata data get {bad[0]}` gets it anew")
+        do = f"`fedstrata data get {bad[0]}` gets what is missing; remove files that are broken first"
+        raise DataError(f"{', '.join(bad)} cannot be used; {do}")
 
 
 def _known(names: list[str]) -> list[str]:

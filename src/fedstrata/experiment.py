@@ -113,7 +113,7 @@ DEFAULTS = Experiment(recipe=parse_recipe("fedavg")).settings()
 def read_toml(path: str | Path) -> dict[str, Any]:
     """A TOML file as a nested dictionary."""
     try:
-        return tomllib.loads(Path(path).read_text())
+        return tomllib.loads(Path(path).read_text(encoding="utf-8-sig"))
     except FileNotFoundError:
         raise SettingError(f"there is no file {path}") from None
     except (tomllib.TOMLDecodeError, OSError, UnicodeDecodeError) as e:

@@ -45,7 +45,9 @@ class Recorder:
             except OSError as e:
                 raise DataError(f"the folder {self.folder} cannot be made: {e.strerror or e}") from None
             (self.folder / "recipe.json").write_text(json.dumps(self.recipe.to_dict(), indent=2) + "\n")
-            (self.folder / "experiment.toml").write_text(toml.dumps(self.settings))
+            (self.folder / "experiment.toml").write_text(
+                toml.dumps(self.settings), encoding="utf-8"
+            )  # as TOML has to be
             (self.folder / "environment.json").write_text(json.dumps(environment(self.layout), indent=2) + "\n")
             (self.folder / "rounds.jsonl").touch()
         return self

@@ -120,6 +120,8 @@ def simulate(
     algorithm.check(_have(fed, proxy))
     server = _first(fed, model)
     fed.task.try_out(server.model, server.buffers, data.x, data.y)
+    if augment is not None:
+        augment.apply(data.x[:1], torch.zeros(1, 3, dtype=torch.long, device=data.x.device))  # or it says why not
     given = {"val": val, "test": test, "proxy": proxy}
     sets = {n: _examples(s, f"the {n} set", *place) for n, s in given.items() if s is not None}
     engine = _runtime(plan, fed, Vault(_fresh(fed, server)))

@@ -140,11 +140,12 @@ def _number(hint: type[int | float], value: Any, where: str) -> int | float:
 
 
 def _fit_any(hints: tuple[Any, ...], value: Any, where: str, whole: Any) -> Any:
+    tables = [h for h in hints if isinstance(h, type) and issubclass(h, Value)]
     for hint in hints:
         try:
             return fit(hint, value, where)
         except SettingError as e:
-            if isinstance(value, Mapping) and "kind" in value and isinstance(hint, type) and issubclass(hint, Value):
+            if isinstance(value, Mapping) and hint in tables and ("kind" in value or len(tables) == 1):
                 raise e from None
     raise SettingError(f"{where} must be {in_words(whole)}; got {value!r}")
 

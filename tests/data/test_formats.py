@@ -8,8 +8,9 @@ import pytest
 import torch
 
 from fedstrata.data import dataset, formats
+from fedstrata.data.check import check_files
 from fedstrata.errors import DataError, SettingError
-from tests.data.publishers import write_cifar, write_mnist, write_news
+from tests.data.publishers import idx_bytes, write_cifar, write_mnist, write_news
 
 
 def test_mnist_images_are_scaled_as_asked(store):
@@ -166,3 +167,40 @@ def test_other_broken_files_are_sentences(store, tmp_path):
 def test_a_wrong_name_is_a_sentence(text, sentence):
     with pytest.raises((DataError, SettingError), match=re.escape(sentence)):
         dataset(text)
+
+
+@pytest.mark.parametrize("text", ["amazon(words=0)", "amazon(words=-5)", "ag_news(words=1)", "ag_news(length=0)"])
+def test_a_size_that_makes_no_sense_is_refused_before_anything_is_read(text, store):
+    with pytest.raises(SettingError, match=r"must be at least"):
+        dataset(text)
+
+
+def test_texts_that_are_not_in_utf8_or_not_numbered_are_sentences(tmp_path):
+    for raw, sentence in ((b'"1","a","\xff"\n', "is not a text in UTF-8"), ('"²","a","b"\n'.encode(), "needs a class")):
+        (tmp_path / "a.csv").write_bytes(raw)
+        with pytest.raises(DataError, match=sentence):
+            formats.news(tmp_path / "a.csv", 4)
+    (tmp_path / "a.review").write_bytes(b"good:1 \xff:1")
+    with pytest.raises(DataError, match="is not a text in UTF-8"):
+        formats.word_counts(tmp_path / "a.review")
+
+
+def test_a_gzip_file_with_a_wrong_bit_is_a_sentence(tmp_path):
+    raw = bytearray(gzip.compress(np.random.default_rng(0).integers(0, 9, 5000).astype(np.uint8).tobytes()))
+    for i in range(12, 200):
+        (tmp_path / "a.gz").write_bytes(raw[:i] + bytes([raw[i] ^ 255]) + raw[i + 1 :])
+        with pytest.raises(DataError, match="is not a gzip file, or a broken one"):
+            formats.idx(tmp_path / "a.gz")
+
+
+def test_check_looks_at_labels_and_counts(store):
+    arrays = write_mnist(store / "mnist")
+    assert check_files("mnist").state == "readable"
+    path = store / "mnist" / "t10k-labels-idx1-ubyte.gz"
+    for wrong, sentence in ((np.arange(10) + 1, "has the label 10, but"), (np.arange(9), "10 examples but 9 targets")):
+        path.write_bytes(idx_bytes(wrong))
+        found = check_files("mnist")
+        assert found.state == "broken"
+        assert sentence in found.said
+    path.write_bytes(idx_bytes(arrays[path.name]))
+    assert check_files("mnist").usable

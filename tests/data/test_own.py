@@ -8,7 +8,7 @@ import torch
 
 import fedstrata as fs
 from fedstrata.data import dataset
-from fedstrata.errors import DataError
+from fedstrata.errors import DataError, SettingError
 from tests.cli.test_cli import fedstrata, last_json
 
 CLIENTS = 30
@@ -36,6 +36,36 @@ def test_a_csv_goes_from_file_to_trained_model_by_one_command(tmp_path, monkeypa
     assert len(recorded["cohort"]) == CLIENTS
 
 
+def test_a_folder_here_does_not_hide_the_public_data_set_of_its_name(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "digits").mkdir()
+    assert dataset("digits").shape == (1, 8, 8)
+    with pytest.raises(DataError, match="needs pictures"):
+        dataset("./digits")
+
+
+def test_a_file_may_have_brackets_in_its_name(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    write_csv(tmp_path / "mine (1).csv")
+    assert dataset("mine (1).csv").shape == (2,)
+
+
+def test_square_brackets_in_names_are_shown(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    write_csv(tmp_path / "mine[v2].csv")
+    args = ["run", "--data", "mine[v2].csv", "--model", "logreg", "--rounds", "1", "--out", "out[new]"]
+    assert fedstrata(*args) == 0
+    told = capsys.readouterr().out
+    assert "fedavg on mine[v2].csv" in told
+    assert "The run folder is out[new]" in told
+
+
+def test_no_name_is_no_data_set(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SettingError, match="'' is not a data set"):
+        dataset("")
+
+
 def test_columns_can_have_other_names(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     write_csv(tmp_path / "mine.csv", label="ill", client="site")
@@ -60,6 +90,13 @@ def test_a_fifth_of_every_client_is_for_the_test_and_always_the_same(tmp_path):
     assert len(np.unique(one.owner)) == CLIENTS
     whole = len(one.train[1]) + len(one.test[1])
     assert 0.17 < len(one.test[1]) / whole < 0.23
+
+
+def test_classes_too_rare_to_give_a_fifth_give_one_together(tmp_path):
+    y = np.arange(40) // 2
+    np.savez(tmp_path / "a.npz", x=np.zeros((40, 2)), y=y)
+    data = dataset(str(tmp_path / "a.npz"))
+    assert (len(data.train[1]), len(data.test[1]), data.classes) == (32, 8, 20)
 
 
 def test_npz_with_and_without_clients_and_test(tmp_path):
@@ -99,6 +136,30 @@ def test_pictures_by_client_and_class(tmp_path):
     Image.new("RGB", (3, 3)).save(tmp_path / "p" / "anna" / "cat" / "small.png")
     with pytest.raises(DataError, match="have different sizes"):
         dataset(str(tmp_path / "p"))
+
+
+def test_pictures_of_16_bits_are_refused_since_they_would_turn_white(tmp_path):
+    from PIL import Image
+
+    for kind in ("cat", "dog"):
+        (tmp_path / kind).mkdir()
+        for i in range(5):
+            Image.fromarray(np.full((4, 4), 30_000, np.uint16)).save(tmp_path / kind / f"{i}.png")
+    with pytest.raises(DataError, match=r"0.png has more than 8 bits a pixel \(I.*\); make it one of 8 bits first"):
+        dataset(str(tmp_path))
+
+
+def test_hidden_files_and_folders_are_no_pictures(tmp_path):
+    from PIL import Image
+
+    for kind in ("cat", "dog", ".trash"):
+        (tmp_path / kind).mkdir()
+        for i in range(5):
+            Image.new("L", (4, 4)).save(tmp_path / kind / f"{i}.png")
+    (tmp_path / "cat" / "._0.png").write_text("what a file system left")
+    (tmp_path / "cat" / "folder.png").mkdir()
+    data = dataset(str(tmp_path))
+    assert (data.classes, len(data.train[1]) + len(data.test[1])) == (2, 10)
 
 
 def test_parquet(tmp_path):
@@ -141,7 +202,14 @@ def test_a_hugging_face_folder(tmp_path):
         ("a,label\n1,0\nnan,1\n", "example 1 has features that are NaN or infinite (1 do); clean them"),
         ("a,label\n1,0\n,1\n", "example 1 has features that are NaN"),
         ("a,label\n1,0\nred,1\n", "the column 'a' is not of numbers"),
+        ("a,label,client\n1,0,x\n2,1,\n3,1,y\n", "example 1 does not say which client it is of (1 do not)"),
+        ("a,label\n1,0\n2,4915551234\n", "the labels go up to 4915551234; number the classes from 0, without gaps"),
         ("a,label\n1,0\n1,2,3\n", "line 3: 3 values where there are 2 columns"),
+        ("a,label\n\n1,0\n\n1,2,3\n", "line 5: 3 values where there are 2 columns"),
+        ("a,a,label\n1,2,0\n3,4,1\n", "has two columns called 'a'; give them different names"),
+        ("a,label\n1,0\nred,1\n", "(e.g. 'red')"),
+        ("a,label\n1,0\n2,dog\n", "got 'dog'"),
+        ("a,label\n" + "1" * 200_000 + ",0\n", "cannot be read as CSV: field larger than field limit"),
     ],
 )
 def test_a_wrong_csv_is_a_sentence(text, sentence, tmp_path):
@@ -150,6 +218,20 @@ def test_a_wrong_csv_is_a_sentence(text, sentence, tmp_path):
         dataset(str(tmp_path / "wrong.csv"))
     assert sentence in str(refused.value)
     assert "wrong.csv" in str(refused.value)
+
+
+def test_a_csv_in_another_encoding_is_a_sentence(tmp_path):
+    for encoding in ("latin-1", "utf-16"):
+        (tmp_path / "a.csv").write_text("größe,label\n1,0\n2,1\n", encoding=encoding)
+        with pytest.raises(DataError, match=r"is not in UTF-8; save it as CSV in UTF-8"):
+            dataset(str(tmp_path / "a.csv"))
+
+
+def test_blank_lines_of_a_csv_do_not_count(tmp_path):
+    write_csv(tmp_path / "a.csv")
+    text = (tmp_path / "a.csv").read_text()
+    (tmp_path / "b.csv").write_text(text.replace("\n", "\r\n\r\n", 3) + "  \n,,,\n")
+    assert torch.equal(*(dataset(str(tmp_path / f"{n}.csv")).train[0] for n in "ab"))
 
 
 def test_other_wrong_files_are_sentences(tmp_path):
@@ -168,3 +250,49 @@ def test_other_wrong_files_are_sentences(tmp_path):
     ):
         with pytest.raises(DataError, match=sentence):
             dataset(str(tmp_path / name))
+
+
+X, Y = np.arange(20.0).reshape(10, 2), np.arange(10) % 2
+
+
+@pytest.mark.parametrize(
+    ("arrays", "sentence"),
+    [
+        ({"x": X.astype(str), "y": Y}, "x must be real numbers, [examples, ...]; got <U32 of shape (10, 2)"),
+        ({"x": X + 1j, "y": Y}, "x must be real numbers, [examples, ...]; got complex128"),
+        ({"x": X[:, 0], "y": Y}, "x must be real numbers, [examples, ...]; got float64 of shape (10,)"),
+        ({"x": X[:0], "y": Y[:0]}, "has no examples: the labels are empty"),
+        ({"x": X, "y": Y, "client": X}, "needs one client for each example; got clients of shape (10, 2)"),
+        (
+            {"x": X, "y": Y, "client": np.where(Y, np.nan, X[:, 0])},
+            "example 1 does not say which client it is of (5 do",
+        ),
+        ({"x": X, "y": Y, "x_test": X[:, :1], "y_test": Y}, "the test examples do not fit those of shape (2,)"),
+        ({"x": X, "y": Y, "x_test": X, "y_test": Y[:9]}, "got 10 of shape (2,) with 9 labels"),
+        ({"x": X, "y": Y, "x_test": X[:0], "y_test": Y[:0]}, "has no examples: y_test are empty"),
+    ],
+)
+def test_wrong_arrays_are_a_sentence(arrays, sentence, tmp_path):
+    np.savez(tmp_path / "a.npz", **arrays)
+    with pytest.raises(DataError) as refused:
+        dataset(str(tmp_path / "a.npz"))
+    assert sentence in str(refused.value)
+
+
+def test_a_file_that_is_no_archive_of_arrays_is_a_sentence(tmp_path):
+    (tmp_path / "a.npz").touch()
+    with pytest.raises(DataError, match="cannot be read as arrays"):
+        dataset(str(tmp_path / "a.npz"))
+    with (tmp_path / "a.npz").open("wb") as file:
+        np.save(file, X)
+    with pytest.raises(DataError, match="holds a single array; it needs x and y"):
+        dataset(str(tmp_path / "a.npz"))
+
+
+def test_a_proxy_that_cannot_be_had_says_what_can(tmp_path):
+    np.savez(tmp_path / "a.npz", x=X, y=Y, x_test=X, y_test=Y)
+    for proxy in (1, 200):
+        with pytest.raises(
+            DataError, match=f"proxy = {proxy} cannot be had, .* 10 test examples; choose it from 2 to 10"
+        ):
+            fs.Experiment.of({"data": str(tmp_path / "a.npz"), "method": "fedlaw", "proxy": proxy}).run()

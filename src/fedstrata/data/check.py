@@ -2,7 +2,9 @@
 
 from dataclasses import dataclass
 
+from fedstrata.clients import pair
 from fedstrata.data.download import checksum, missing
+from fedstrata.data.examples import Examples
 from fedstrata.data.public import PUBLIC
 from fedstrata.data.sources import SOURCES
 from fedstrata.data.store import root
@@ -42,6 +44,8 @@ def check_files(name: str) -> Checked:
     changed = [path for path, known in sums.items() if checksum(root() / path) != known]
     try:
         data = PUBLIC[name]()
+        for examples, part in ((data.train, "training"), (data.test, "test")):
+            _check_examples(examples, data.classes, f"the {part} set of {name}")
     except DataError as e:
         return Checked("broken", str(e))
     counts = len(data.train[1]), len(data.test[1])
@@ -51,3 +55,11 @@ def check_files(name: str) -> Checked:
         why += [f"{EXPECTED[name][0]:,} + {EXPECTED[name][1]:,} are published"] if counts != EXPECTED[name] else []
         return Checked("readable", f"{said}; {', '.join(why)}")
     return Checked("published", said) if sums else Checked("complete", f"{said}; its publisher gives no checksums")
+
+
+def _check_examples(examples: Examples, classes: int, who: str) -> None:
+    """As many labels as examples, all of them classes, and numbers that are finite."""
+    _, y = pair(examples, who)
+    if not len(y) or int(y.max()) >= classes:
+        found = f"has the label {int(y.max())}" if len(y) else "is empty"
+        raise DataError(f"{who} {found}, but there are {classes} classes, counted from 0")

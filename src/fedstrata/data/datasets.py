@@ -21,8 +21,13 @@ TEXTS = Calls(
 
 
 def is_own(text: str) -> bool:
-    """Whether a text is the path of a user's own file or folder, and not the name of a public data set."""
-    return bool(re.fullmatch(r"[^(]*\.\w+", text)) or "/" in text or Path(text).is_dir()
+    """Whether a text is the path of a user's own file or folder, and not the name of a public data set.
+
+    A folder that has the name of one is written with a slash, ./mnist.
+    """
+    if not text or text in PUBLIC:
+        return False
+    return bool(re.fullmatch(r"[^(]*\.\w+", text)) or "/" in text or Path(text).exists()
 
 
 def dataset(text: str, label: str = "label", client: str = "client") -> Dataset:

@@ -56,7 +56,9 @@ def held_out(examples: Examples, count: int, tail: float = 1.0) -> tuple[Example
     wanted = [int(count / classes * tail ** (c / max(1, classes - 1)) + 1e-9) for c in range(classes)]
     rows = [(y == c).nonzero().flatten() for c in range(classes)]
     if count < classes or any(len(r) < n for r, n in zip(rows, wanted, strict=True)):
-        raise DataError(f"proxy = {count} cannot be had, class by class, from {len(y)} test examples")
+        least = min(map(len, rows))
+        could = f"choose it from {classes} to {classes * least}" if least else "some class has none of them"
+        raise DataError(f"proxy = {count} cannot be had, class by class, from {len(y)} test examples; {could}")
     chosen = torch.cat([r[:n] for r, n in zip(rows, wanted, strict=True)])
     rest = torch.ones(len(y), dtype=torch.bool)
     rest[chosen] = False

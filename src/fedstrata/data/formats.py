@@ -3,9 +3,12 @@
 import csv
 import gzip
 import sys
+import zlib
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from typing import TextIO
 
 import numpy as np
 
@@ -16,8 +19,8 @@ def idx(path: Path) -> np.ndarray:
     """MNIST's own format, gzipped: a magic number, the lengths of the axes, the bytes."""
     try:
         raw = gzip.decompress(path.read_bytes())
-    except (OSError, EOFError) as e:
-        raise DataError(f"{path} is not a gzip file: {e}") from None
+    except (OSError, EOFError, zlib.error) as e:
+        raise DataError(f"{path} is not a gzip file, or a broken one: {e}") from None
     if len(raw) < 4 or raw[:3] != b"\x00\x00\x08" or len(raw) < 4 + 4 * raw[3]:
         raise DataError(f"{path} is not in the idx format of bytes")
     shape = np.frombuffer(raw, ">i4", raw[3], 4)
@@ -46,13 +49,23 @@ def numbers(path: Path) -> np.ndarray:
         raise DataError(f"{path} is not a table of numbers: {e}") from None
 
 
+@contextmanager
+def _utf8(path: Path) -> Iterator[TextIO]:
+    """A text file that is read as it goes, its line ends as they are."""
+    try:
+        with path.open(encoding="utf-8", newline="") as file:
+            yield file
+    except UnicodeDecodeError as e:
+        raise DataError(f"{path} is not a text in UTF-8: {e}") from None
+
+
 def news(path: Path, classes: int) -> tuple[list[str], np.ndarray]:
     """class from 1, title, text, ... a line, quoted: (texts, labels from 0)."""
     csv.field_size_limit(sys.maxsize)
     texts, labels = [], []
-    with path.open(encoding="utf-8", newline="") as file:
+    with _utf8(path) as file:
         for number, row in enumerate(csv.reader(file), 1):
-            if len(row) < 2 or not row[0].isdigit() or not 1 <= int(row[0]) <= classes:
+            if len(row) < 2 or not row[0].isdecimal() or not 1 <= int(row[0]) <= classes:
                 raise DataError(f"{path}, row {number}: needs a class from 1 to {classes} and a text; got {row[:2]}")
             labels.append(int(row[0]) - 1)
             texts.append(" ".join(t for t in row[1:] if t))
@@ -61,11 +74,13 @@ def news(path: Path, classes: int) -> tuple[list[str], np.ndarray]:
 
 def word_counts(path: Path) -> list[dict[str, int]]:
     """A review a line, `word:count ... #label#:positive`."""
+    with _utf8(path) as file:
+        lines = file.read().splitlines()
     found = []
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+    for number, line in enumerate(lines, 1):
         pairs = [p.rpartition(":") for p in line.split()]
         words = [(w, c) for w, _, c in pairs if w != "#label#"]
-        if not words or not all(w and c.isdigit() for w, c in words):
+        if not words or not all(w and c.isdecimal() for w, c in words):
             raise DataError(f"{path}, line {number}: is not a review of word:count pairs")
         found.append({w: int(c) for w, c in words})
     return found
@@ -93,7 +108,9 @@ def image(path: Path, mode: str = "RGB") -> np.ndarray:
 
     try:
         with Image.open(path) as picture:
+            if picture.mode[:1] in "IF":  # cut off at 255, nearly all of it would be white
+                raise DataError(f"{path} has more than 8 bits a pixel ({picture.mode}); make it one of 8 bits first")
             pixels = np.asarray(picture.convert(mode))
-    except (OSError, UnidentifiedImageError) as e:
+    except (OSError, SyntaxError, UnidentifiedImageError) as e:  # PIL's word for broken chunks is SyntaxError
         raise DataError(f"{path} cannot be read as a picture: {e}") from None
     return pixels[None] if pixels.ndim == 2 else pixels.transpose(2, 0, 1)

@@ -17,6 +17,9 @@ from fedstrata.rng import rng
 TEST_SHARE = 0.2
 """Of every client's examples, where a file brings none to test on."""
 
+MOST_CLASSES = 1_000_000
+"""A label beyond is no class: a model would get an output for each number below it."""
+
 PICTURES = (".png", ".jpg", ".jpeg", ".bmp", ".webp")
 
 
@@ -35,31 +38,59 @@ def load_own(path: Path, label: str = "label", client: str = "client") -> Datase
 
 def _of_npz(path: Path, label: str, client: str) -> Dataset:
     """x, y and perhaps client; perhaps x_test and y_test."""
-    try:
-        with np.load(path, allow_pickle=False) as file:
-            arrays = {n: file[n] for n in file.files}
-    except (ValueError, OSError, zipfile.BadZipFile) as e:
-        raise DataError(f"{path} cannot be read as arrays: {e}") from None
+    arrays = _arrays(path)
     y = next((n for n in ("y", label) if n in arrays), None)
     if "x" not in arrays or y is None:
         raise DataError(f"{path} needs the arrays x and y; it has {', '.join(sorted(arrays)) or 'none'}")
     test = None
     if "x_test" in arrays and "y_test" in arrays:
-        test = arrays["x_test"].astype(np.float32), _labels(arrays["y_test"], path, "y_test")
-    return _dataset(path, arrays["x"].astype(np.float32), arrays[y], arrays.get(client), test)
+        test = _features(arrays["x_test"], path, "x_test"), _labels(arrays["y_test"], path, "y_test")
+    return _dataset(path, _features(arrays["x"], path, "x"), arrays[y], arrays.get(client), test)
+
+
+def _arrays(path: Path) -> dict[str, np.ndarray]:
+    """All arrays of an .npz file."""
+    try:
+        file = np.load(path, allow_pickle=False)
+        arrays = dict(file) if isinstance(file, np.lib.npyio.NpzFile) else None
+    except (ValueError, OSError, EOFError, zipfile.BadZipFile) as e:
+        raise DataError(f"{path} cannot be read as arrays: {e}") from None
+    if arrays is None:
+        raise DataError(f"{path} holds a single array; it needs x and y, as numpy.savez writes them")
+    return arrays
+
+
+def _features(x: np.ndarray, path: Path, what: str) -> np.ndarray:
+    """Numbers in float32, a row or more for each example."""
+    if x.dtype.kind not in "biuf" or x.ndim < 2:
+        raise DataError(f"{path}: {what} must be real numbers, [examples, ...]; got {x.dtype} of shape {x.shape}")
+    return x.astype(np.float32)
 
 
 def _of_csv(path: Path, label: str, client: str) -> Dataset:
     """A column of labels, perhaps one of clients, and numbers."""
-    with path.open(encoding="utf-8-sig", newline="") as file:
-        rows = [r for r in csv.reader(file) if r]
-    if len(rows) < 2:
-        raise DataError(f"{path} needs a line of column names and lines of values; it has {len(rows)} lines")
-    names, body = [n.strip() for n in rows[0]], rows[1:]
-    for number, row in enumerate(body, 2):
+    lines = _lines(path)
+    if len(lines) < 2:
+        raise DataError(f"{path} needs a line of column names and lines of values; it has {len(lines)} lines")
+    names, body = [n.strip() for n in lines[0][1]], lines[1:]
+    if twice := [n for n in names if names.count(n) > 1]:
+        raise DataError(f"{path} has two columns called {twice[0]!r}; give them different names")
+    for number, row in body:
         if len(row) != len(names):
             raise DataError(f"{path}, line {number}: {len(row)} values where there are {len(names)} columns")
-    return _of_table(path, {n: np.array([r[i].strip() for r in body]) for i, n in enumerate(names)}, label, client)
+    return _of_table(path, {n: np.array([r[i].strip() for _, r in body]) for i, n in enumerate(names)}, label, client)
+
+
+def _lines(path: Path) -> list[tuple[int, list[str]]]:
+    """The rows that are not blank, each with the number of the line where it ends."""
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            reader = csv.reader(file)
+            return [(reader.line_num, row) for row in reader if any(cell.strip() for cell in row)]
+    except UnicodeDecodeError:
+        raise DataError(f"{path} is not in UTF-8; save it as CSV in UTF-8") from None
+    except (csv.Error, OSError) as e:
+        raise DataError(f"{path} cannot be read as CSV: {e}") from None
 
 
 def _of_parquet(path: Path, label: str, client: str) -> Dataset:
@@ -97,7 +128,7 @@ def _of_table(path: Path, columns: dict[str, np.ndarray], label: str, client: st
 
 def _of_pictures(folder: Path) -> Dataset:
     """folder/client/class/picture, or folder/class/picture; all pictures of one size."""
-    files = sorted(p for p in folder.rglob("*") if p.suffix.lower() in PICTURES)
+    files = sorted(p for p in folder.rglob("*") if p.suffix.lower() in PICTURES and not _hidden(p, folder))
     depths = {len(p.relative_to(folder).parts) for p in files}
     if not files or (not depths <= {2} and not depths <= {3}):
         raise DataError(f"{folder} needs pictures as client/class/picture or class/picture; found {len(files)} of them")
@@ -112,6 +143,11 @@ def _of_pictures(folder: Path) -> Dataset:
     return _dataset(folder, x, y, owner, None)
 
 
+def _hidden(path: Path, folder: Path) -> bool:
+    """Whether a file, or a folder on the way to it, is one that systems and editors leave behind; or it is a folder."""
+    return any(part.startswith(".") for part in path.relative_to(folder).parts) or not path.is_file()
+
+
 def _dataset(path: Path, x: np.ndarray, y: np.ndarray, owner: np.ndarray | None, test: Any) -> Dataset:
     """Checked, and cut into training and test where it comes in one piece."""
     y = _labels(y, path, "the labels")
@@ -120,15 +156,28 @@ def _dataset(path: Path, x: np.ndarray, y: np.ndarray, owner: np.ndarray | None,
         raise DataError(f"{path} has {len(x)} examples, {len(y)} labels{others}; they must be as many")
     if bad := np.flatnonzero(~np.isfinite(x).reshape(len(x), -1).all(1)).tolist():
         raise DataError(f"{path}: example {bad[0]} has features that are NaN or infinite ({len(bad)} do); clean them")
-    if owner is not None and len(np.unique(owner)) < 2:
-        raise DataError(f"{path} has one client only, {str(owner[0])!r}; a federation needs two or more")
+    if owner is not None:
+        _check_clients(owner, path)
+    if test is not None and (test[0].shape[1:] != x.shape[1:] or len(test[0]) != len(test[1])):
+        wrong = f"{len(test[0])} of shape {test[0].shape[1:]} with {len(test[1])} labels"
+        raise DataError(f"{path}: the test examples do not fit those of shape {x.shape[1:]} to train on; got {wrong}")
     classes = int(max(y.max(), test[1].max() if test is not None else 0)) + 1
     if test is None:
-        rows = _test_rows(y if owner is None else owner)
+        rows = _test_rows(_classes(y) if owner is None else owner)
         test = x[rows], y[rows]
         x, y, owner = x[~rows], y[~rows], owner[~rows] if owner is not None else None
     train, tested = ((torch.from_numpy(a), torch.from_numpy(b)) for a, b in ((x, y), test))
     return Dataset(train, tested, classes, owner=owner)
+
+
+def _check_clients(owner: np.ndarray, path: Path) -> None:
+    """One client for every example, and two or more in all."""
+    if owner.ndim != 1:
+        raise DataError(f"{path} needs one client for each example; got clients of shape {owner.shape}")
+    if blank := [i for i, v in enumerate(owner.tolist()) if v is None or v == "" or v != v]:
+        raise DataError(f"{path}: example {blank[0]} does not say which client it is of ({len(blank)} do not)")
+    if len(np.unique(owner)) < 2:
+        raise DataError(f"{path} has one client only, {str(owner[0])!r}; a federation needs two or more")
 
 
 def _scaled(data: Dataset) -> Dataset:
@@ -139,6 +188,12 @@ def _scaled(data: Dataset) -> Dataset:
     return replace(data, train=train, test=test)
 
 
+def _classes(y: np.ndarray) -> np.ndarray:
+    """What the test takes a fifth of, [n]: each class; those too rare to give any are one together, -1."""
+    _, which, count = np.unique(y, return_inverse=True, return_counts=True)
+    return np.where(np.rint(TEST_SHARE * count)[which] > 0, which, -1)
+
+
 def _test_rows(groups: np.ndarray) -> np.ndarray:
     """A fifth of every group, at random but always the same, [n] of true and false; a group keeps one to train on."""
     draw = rng(0, "own test")
@@ -147,21 +202,25 @@ def _test_rows(groups: np.ndarray) -> np.ndarray:
         rows = draw.permutation(np.flatnonzero(groups == group))
         chosen[rows[: min(round(TEST_SHARE * len(rows)), len(rows) - 1)]] = True
     if not chosen.any():
-        raise DataError(f"{len(groups)} examples are too few to keep a fifth of each client's for the test")
+        raise DataError(f"{len(groups)} examples are too few to keep a fifth of each client's or class's for the test")
     return chosen
 
 
 def _labels(y: np.ndarray, path: Path, what: str) -> np.ndarray:
     """Whole numbers from 0."""
+    if not y.size:
+        raise DataError(f"{path} has no examples: {what} are empty")
     try:
         numbers = y.astype(np.float64)
     except (ValueError, TypeError):
         raise DataError(
-            f"{path}: {what} must be whole numbers from 0; got {str(y.flat[0])!r}. Number the classes"
+            f"{path}: {what} must be whole numbers from 0; got {_first_text(y)!r}. Number the classes"
         ) from None
     if numbers.ndim != 1 or not np.isfinite(numbers).all() or (numbers != np.rint(numbers)).any() or numbers.min() < 0:
         wrong = numbers[~(numbers == np.rint(numbers)) | (numbers < 0)].flat if numbers.ndim == 1 else numbers.shape
         raise DataError(f"{path}: {what} must be whole numbers from 0, one an example; got {next(iter(wrong))}")
+    if numbers.max() >= MOST_CLASSES:
+        raise DataError(f"{path}: {what} go up to {numbers.max():.0f}; number the classes from 0, without gaps")
     return numbers.astype(np.int64)
 
 
@@ -174,5 +233,15 @@ def _numbers(column: np.ndarray, path: Path, name: str) -> np.ndarray:
             column = np.where(column == "", "nan", column)
         return column.astype(np.float64).reshape(len(column), -1)
     except (ValueError, TypeError):
-        some = str(column.flat[0])
+        some = _first_text(column)
         raise DataError(f"{path}: the column {name!r} is not of numbers (e.g. {some!r}); leave it out") from None
+
+
+def _first_text(values: np.ndarray) -> str:
+    """The first value that is no number."""
+    for value in values.flat:
+        try:
+            float(value)
+        except (ValueError, TypeError):
+            return str(value)
+    return str(values.flat[0])

@@ -13,7 +13,7 @@ from fedstrata.data.examples import Dataset
 from fedstrata.data.formats import bag_of_words, cifar, common_words, idx, image, news, numbers, word_counts
 from fedstrata.data.store import decoded, root
 from fedstrata.data.text import Vocabulary
-from fedstrata.errors import DataError
+from fedstrata.errors import DataError, check
 from fedstrata.rng import rng
 
 Scaling = Literal["standard", "half", "unit"]
@@ -91,6 +91,7 @@ def amazon(words: int = 5000) -> Dataset:
 
     Every fifth of each kind is for the test. Owner: the kind of product, 0 to 3.
     """
+    check(words >= 1, f"amazon.words must be at least 1; got {words}")
     files = list(files_of("amazon").values())
     a = decoded("amazon", files, lambda: _decode_amazon(files, words), words=words)
     train, test = ((torch.from_numpy(a[f"{s}_x"]).float(), torch.from_numpy(a[f"{s}_y"])) for s in ("train", "test"))
@@ -159,6 +160,8 @@ def _decode_har(folder: Path, signals: bool) -> dict[str, np.ndarray]:
 
 
 def _news(name: str, folder: str, classes: int, length: int, words: int) -> Dataset:
+    check(length >= 1, f"{name}.length must be at least 1; got {length}")
+    check(words >= 2, f"{name}.words must be at least 2, for padding and unknown words; got {words}")
     files = files_of(name)
     paths = [files[f"{folder}/{s}.csv"] for s in ("train", "test")]
 

@@ -8,6 +8,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from time import time
 
 import numpy as np
 
@@ -15,6 +16,8 @@ from fedstrata.errors import DataError
 
 DECODING = 1
 """Raised whenever decoded arrays change, so that old ones are made anew."""
+
+CACHE = "XDG_CACHE_HOME names another folder for the cache"
 
 
 def user_cache() -> Path:
@@ -31,8 +34,12 @@ def root() -> Path:
 def locked(name: str) -> Iterator[None]:
     """One process at a time in this block, by name; where a system has no such locks, renames alone protect files."""
     folder = user_cache() / "locks"
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / f"{name}.lock").open("w") as file:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = (folder / f"{name}.lock").open("w")
+    except OSError as e:
+        raise DataError(f"{folder} cannot be written to ({e.strerror or e}); {CACHE}") from None
+    with lock as file:
         try:
             import fcntl
 
@@ -57,9 +64,11 @@ def decoded(
 
 def _write(folder: Path, arrays: dict[str, np.ndarray]) -> None:
     """All or nothing: the folder appears when it is complete."""
-    folder.parent.mkdir(parents=True, exist_ok=True)
+    begun = f".partial-{folder.name}-"
     try:
-        partial = Path(tempfile.mkdtemp(dir=folder.parent, prefix=".partial-"))
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        _tidy(folder.parent, begun)
+        partial = Path(tempfile.mkdtemp(dir=folder.parent, prefix=begun))
         try:
             for name, array in arrays.items():
                 np.save(partial / f"{name}.npy", array)
@@ -67,7 +76,14 @@ def _write(folder: Path, arrays: dict[str, np.ndarray]) -> None:
         finally:
             shutil.rmtree(partial, ignore_errors=True)
     except OSError as e:
-        raise DataError(f"decoded data cannot be written to {folder.parent}: {e.strerror or e}") from None
+        raise DataError(f"decoded data cannot be written to {folder.parent} ({e.strerror or e}); {CACHE}") from None
+
+
+def _tidy(folder: Path, begun: str) -> None:
+    """Remove what killed processes left half-written; what is younger than an hour may still be in the making."""
+    for partial in folder.glob(f"{begun}*"):
+        if time() - partial.stat().st_mtime > 3600:
+            shutil.rmtree(partial, ignore_errors=True)
 
 
 def _signature(inputs: Sequence[Path], settings: dict[str, object]) -> str:

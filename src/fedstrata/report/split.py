@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from fedstrata.clients import Clients
-from fedstrata.errors import DataError
+from fedstrata.errors import DataError, in_short
 from fedstrata.partition.describe import describe, has_labels
 
 FEW_CLIENTS = 60
@@ -26,17 +26,21 @@ def draw_split(
     """
     from matplotlib.figure import Figure
 
+    path = Path(path) if Path(path).suffix else Path(f"{path}.png")
     counts = clients.labels().numpy() if has_labels(clients) else clients.sizes[:, None]  # [N, C]
     names = _class_names(names, counts.shape[1])
     many = len(counts) > FEW_CLIENTS
     mapped = len(names) > 1 and (many or len(names) > FEW_CLASSES)
     figure = Figure(figsize=(9.6 if many else 6.6 + 0.06 * len(counts), 5.6 if mapped else 4.0), layout="constrained")
     axis = (_draw_map if mapped else _draw_bars)(figure, counts, names)
-    axis.set_title(title or f"{len(counts)} clients", loc="left", weight="bold", pad=22)
+    axis.set_title(title or f"{len(counts)} clients", loc="left", weight="bold", pad=22, parse_math=False)
     line = {"xycoords": "axes fraction", "textcoords": "offset points", "fontsize": 9, "color": "0.35"}
     axis.annotate(_in_words(describe(clients)), (0, 1), (0, 9), **line)
-    figure.savefig(path, dpi=150)
-    return Path(path)
+    try:
+        figure.savefig(path, dpi=150)
+    except (OSError, ValueError) as e:
+        raise DataError(f"the picture cannot be written to {path}: {in_short(e)}; give e.g. split.png") from None
+    return path
 
 
 def _class_names(given: Sequence[str] | None, classes: int) -> list[str]:

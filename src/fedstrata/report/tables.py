@@ -5,13 +5,14 @@ from typing import Any
 
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
+from rich.text import Text
 
 from fedstrata.core import Recipe
 
 
 def runs_table(finals: Mapping[str, Mapping[str, Any]], title: str | None = None) -> Table:
     """The last round of some runs side by side: accuracy on every set and over the clients, and the loss."""
-    table = Table(title=title, title_justify="left", title_style="bold", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    table = Table(title=_title(title), title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
     table.add_column("method", no_wrap=True)
     rows = {name: _cells(final) for name, final in finals.items()}
     for column in next(iter(rows.values())):
@@ -23,9 +24,7 @@ def runs_table(finals: Mapping[str, Mapping[str, Any]], title: str | None = None
 
 def split_table(facts: Mapping[str, Any], title: str | None = None) -> Table:
     """What `describe` said of a split."""
-    table = Table(
-        title=title, title_justify="left", title_style="bold", box=None, show_header=False, padding=(0, 2, 0, 2)
-    )
+    table = Table(title=_title(title), title_justify="left", box=None, show_header=False, padding=(0, 2, 0, 2))
     rows = {
         "clients": f"{facts['clients']:,}",
         "examples": f"{facts['examples']:,}" + (f", {facts['left_out']:,} left out" if facts["left_out"] else ""),
@@ -74,3 +73,8 @@ def _cells(final: Mapping[str, Any]) -> dict[str, str]:
 
 def _text(measure: str, value: float) -> str:
     return f"{100 * value:.1f} %" if measure == "accuracy" else f"{value:.4f}"
+
+
+def _title(text: str | None) -> Text | None:
+    """As it is: a file of the user's may have square brackets in its name."""
+    return Text(text, style="bold") if text is not None else None

@@ -1,6 +1,6 @@
 """FedDF and FedBE: the average learns from an ensemble, on data of the server's own."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, final
 
@@ -46,32 +46,34 @@ class Distill(Step):
         assert round.proxy is not None  # checked before anything ran
         batches = round.proxy.batches(self.batch)
         with torch.no_grad():
-            lessons = [self._lesson(part, proposal, round) for part in batches]
+            lessons = self._lessons(batches, proposal, round)
             apart = max(float(_divergence(part, proposal, p)) for part, p in zip(batches, lessons, strict=True))
         if apart <= 4 * torch.finfo(proposal.dtype).eps:
             return proposal, state  # nothing to learn: Adam would make whole steps out of rounding
         student = proposal.clone().requires_grad_()
         adam = torch.optim.Adam([student], self.lr)
         path = []
-        for _ in range(self.epochs):
+        for epoch in range(self.epochs):
             for part, lesson in zip(batches, lessons, strict=True):
                 adam.zero_grad()
                 _divergence(part, student, lesson).backward()
                 adam.step()
-            path.append(student.detach().clone())
-        late = path[len(path) // 2 :] if self.swa and path else [student.detach()]
-        return torch.stack(late).mean(0), state
+            if self.swa and epoch >= self.epochs // 2:
+                path.append(student.detach().clone())
+        return torch.stack(path).mean(0) if path else student.detach(), state
 
-    def _lesson(self, part: Proxy, proposal: Tensor, round: Round) -> Tensor:
-        """What the teachers say together, [B, C]: softmax of their mean logits."""
-        logits = [part.outputs(w, buffers) for w, buffers in self._faculty(proposal, round)]
-        return torch.softmax(torch.stack(logits).mean(0), -1)
+    def _lessons(self, batches: Sequence[Proxy], proposal: Tensor, round: Round) -> list[Tensor]:
+        """What the teachers say together of each batch, [B, C]: softmax of their mean logits."""
+        logits = [[part.outputs(w, own) for part in batches] for w, own in self._faculty(proposal, round)]
+        return [torch.softmax(torch.stack(said).mean(0), -1) for said in zip(*logits, strict=True)]
 
-    def _faculty(self, proposal: Tensor, round: Round) -> Sequence[tuple[Tensor, Arrays | None]]:
-        """Every teacher: a model [P] and its buffers."""
-        clients = [(round.old + d, round.buffers.of(k)) for k, d in enumerate(round.delta)]
+    def _faculty(self, proposal: Tensor, round: Round) -> Iterator[tuple[Tensor, Arrays | None]]:
+        """Every teacher, one at a time: a model [P] and its buffers."""
+        for k, d in enumerate(round.delta):
+            yield round.old + d, round.buffers.of(k)
         if self.teachers == "clients":
-            return clients
+            return
+        yield proposal, None
         noise = rng(round.seed, "teachers", round.cohort.number)
         if self.draw == "dirichlet":
             shares = torch.from_numpy(noise.dirichlet([1.0] * len(round.delta), self.samples))
@@ -79,7 +81,7 @@ class Distill(Step):
         else:
             normal = torch.from_numpy(noise.standard_normal((self.samples, len(proposal))))
             drawn = around(round, normal.to(round.delta))
-        return [*clients, (proposal, None), *((w, None) for w in drawn)]
+        yield from ((w, None) for w in drawn)
 
 
 def _divergence(part: Proxy, student: Tensor, lesson: Tensor) -> Tensor:
