@@ -4,8 +4,11 @@ import json
 import os
 import re
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, replace
 from datetime import datetime
+from itertools import count
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -83,11 +86,10 @@ def run(
         exp = replace(exp, proxy=PROXY)
         err.print(f"{name} needs data on the server: {PROXY} examples are taken out of the test set (proxy = {PROXY}).")
     short = "-".join(re.findall(r"\w+", re.sub(r"\(.*?\)", "", name))) or "recipe"  # without the settings in brackets
-    folder = out_dir or new_folder(short)
     loaded = exp.dataset()
     exp = exp.settled(loaded)
     err.print(split_in_words(describe(exp.clients(loaded))), highlight=False)
-    with Watcher(err, {name: exp.rounds}) as watcher:
+    with run_folder(out_dir, short) as folder, Watcher(err, {name: exp.rounds}) as watcher:
         result = exp.run(folder, watcher.of(name), loaded)
     out.print(runs_table({short: result.final}, f"{name} on {exp.data}, after {exp.rounds} rounds: accuracy"))
     if empty := sum("empty" in r for r in result.rounds):
@@ -195,11 +197,10 @@ def cite(run: Annotated[str, typer.Argument(help="A run folder, or a method, e.g
 def demo(folder: Annotated[Path | None, typer.Option("--out", help="Where the runs go.")] = None) -> None:
     """Train fedavg, fedlayerwise and fedlws side by side on unequal clients: a first minute with fedstrata."""
     names, rounds = ("fedavg", "fedlayerwise", "fedlws"), 20
-    folder = folder or new_folder("demo")
     plans = {n: Experiment.of({"method": n, "rounds": rounds}) for n in names}
     split = split_in_words(describe(plans["fedavg"].clients()))
     out.print(f"Handwritten digits, dealt out unequally: {split}", highlight=False)
-    with Watcher(err, dict.fromkeys(names, rounds)) as watcher:
+    with run_folder(folder, "demo") as folder, Watcher(err, dict.fromkeys(names, rounds)) as watcher:
         runs = {n: plan.run(folder / n, watcher.of(n)) for n, plan in plans.items()}
     out.print(runs_table({n: r.final for n, r in runs.items()}, f"Accuracy after {rounds} rounds"))
     curves = draw_curves({n: r.rounds for n, r in runs.items()}, folder / "curves.png")
@@ -216,10 +217,33 @@ def _recipe_of(run: str) -> Recipe:
     return parse_recipe(run)
 
 
+@contextmanager
+def run_folder(given: Path | None, name: str) -> Iterator[Path]:
+    """The folder that was given, or a new one below runs/, which goes away if nothing was written into it."""
+    folder = given or new_folder(name)
+    try:
+        yield folder
+    finally:
+        if given is None:
+            with suppress(OSError):  # it is not empty, as it should be
+                folder.rmdir()
+
+
 def new_folder(name: str) -> Path:
-    """A folder below runs/ that does not exist yet."""
-    stem = Path("runs") / f"{datetime.now():%Y%m%d-%H%M%S}-{name}"
-    return next(p for i in range(1000) if not (p := Path(f"{stem}-{i}" if i else stem)).exists())
+    """A new folder below runs/, made at once: another process that starts now gets another one."""
+    stem = f"{datetime.now():%Y%m%d-%H%M%S}-{name}"
+    for i in count():
+        folder = Path("runs") / (f"{stem}-{i}" if i else stem)
+        try:
+            folder.mkdir(parents=True)
+        except FileExistsError:
+            if not Path("runs").is_dir():
+                raise DataError("runs is a file, and the folder of the runs; give another by --out") from None
+        except OSError as e:
+            raise DataError(f"{folder} cannot be made ({e.strerror or e}); give another folder by --out") from None
+        else:
+            return folder
+    raise AssertionError
 
 
 def main(args: list[str] | None = None) -> None:

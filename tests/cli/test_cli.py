@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import fedstrata as fs
-from fedstrata.cli import main
+from fedstrata.cli import main, new_folder
 from fedstrata.record import read_rounds
 
 METHODS = list(fs.recipes.METHODS)
@@ -214,3 +214,18 @@ def test_a_method_that_needs_data_on_the_server_gets_some_and_says_so(capsys):
     assert fedstrata("run", "--method", "feddf", "--rounds", "1", "--out", "a") == 0
     assert "200 examples are taken out of the test set" in " ".join(capsys.readouterr().err.split())
     assert settings_of("a")["proxy"] == 200
+
+
+def test_every_run_has_a_folder_of_its_own_from_the_moment_it_starts(tmp_path):
+    made = [new_folder("fedavg") for _ in range(5)]
+    assert len(set(made)) == 5
+    assert all(folder.is_dir() for folder in made)
+
+
+def test_a_run_that_writes_nothing_leaves_no_folder(tmp_path, capsys):
+    assert fedstrata("run", "--model", "nothing:make") == 2
+    assert not list((tmp_path / "runs").iterdir())
+    (tmp_path / "runs").rmdir()
+    (tmp_path / "runs").touch()
+    assert fedstrata("run", "--rounds", "1") == 2
+    assert "--out" in capsys.readouterr().err
