@@ -18,6 +18,7 @@ from rich.console import Console
 from fedstrata import __version__, cli_data
 from fedstrata.console import Watcher, show_explanation, split_in_words
 from fedstrata.core import Recipe
+from fedstrata.data import is_own
 from fedstrata.errors import DataError, FedstrataError
 from fedstrata.experiment import Experiment, merged, put, read_toml
 from fedstrata.explain import explain as explained
@@ -50,6 +51,9 @@ Seed = Annotated[int | None, typer.Option(help="Of everything that is drawn.")]
 Set = Annotated[list[str] | None, typer.Option("--set", help="Any setting, e.g. training.lr=0.05.")]
 
 MODEL_HELP = f"{', '.join(MODELS)}; options as in resnet20(norm='group'); or your own, package.module:make."
+
+STOPPED = 130
+"""The exit code after Ctrl-C, as of every command."""
 
 PROXY = 200
 """Examples that the server gets where a method needs some and nobody says how many."""
@@ -91,7 +95,7 @@ def run(
     err.print(split_in_words(describe(exp.clients(loaded))), highlight=False)
     with run_folder(out_dir, short) as folder, Watcher(err, {name: exp.rounds}) as watcher:
         result = exp.run(folder, watcher.of(name), loaded)
-    out.print(runs_table({short: result.final}, f"{name} on {exp.data}, after {exp.rounds} rounds: accuracy"))
+    out.print(runs_table({short: result.final}, f"{name} on {_called(exp.data)}, after {exp.rounds} rounds: accuracy"))
     if empty := sum("empty" in r for r in result.rounds):
         out.print(f"In {empty} of {exp.rounds} rounds no client was usable, so nothing changed; see the warnings.")
     out.print(f"The run folder is {folder}", markup=False, soft_wrap=True)
@@ -116,7 +120,14 @@ def _settings(
     settings = merged(settings, {k: v for k, v in (plain | {"partition": given or None}).items() if v is not None})
     for assignment in more or []:
         put(settings, assignment)
+    if is_own(str(settings.get("data", ""))):
+        settings["data"] = str(Path(str(settings["data"])).resolve())  # the record can be run from anywhere
     return name, settings
+
+
+def _called(data: str) -> str:
+    """A data set by its name, a file by its own without the folders."""
+    return Path(data).name if is_own(data) else data
 
 
 def _facts(exp: Experiment, result: Run) -> dict[str, Any]:
@@ -149,12 +160,12 @@ def partition(
     split = exp.clients(loaded)
     facts = describe(split)
     if plot is not None:
-        drawn = draw_split(split, plot, f"{exp.data}, {exp.partition!r}")
+        drawn = draw_split(split, plot, f"{_called(exp.data)}, {exp.partition!r}")
         err.print(f"The picture is {drawn}", highlight=False, markup=False, soft_wrap=True)
     if json_:
         typer.echo(json_text(facts))
     else:
-        out.print(split_table(facts, f"{exp.data}, {exp.partition!r}, seed {exp.seed}"))
+        out.print(split_table(facts, f"{_called(exp.data)}, {exp.partition!r}, seed {exp.seed}"))
 
 
 @app.command()
@@ -247,7 +258,7 @@ def new_folder(name: str) -> Path:
 
 
 def main(args: list[str] | None = None) -> None:
-    """The entry point: whatever goes wrong is one sentence and exit code 2."""
+    """The entry point: whatever goes wrong is one sentence and an exit code above 0."""
     if "" not in sys.path:
         sys.path.append("")  # this folder may hold a model of one's own; last, so that it hides nothing installed
     try:
@@ -255,7 +266,7 @@ def main(args: list[str] | None = None) -> None:
     except FedstrataError as e:
         _stop(str(e))
     except (typer.Abort, KeyboardInterrupt):
-        _stop("stopped; what was finished is in the run folder")
+        _stop("stopped; what was finished is in the run folder", STOPPED)
     except Exception as e:
         if said := getattr(e, "format_message", None):  # click's own, which newer typers carry within themselves
             _stop(f"{said()} Try fedstrata --help.")
@@ -263,9 +274,11 @@ def main(args: list[str] | None = None) -> None:
             raise
         _stop(f"{type(e).__name__}: {e} (set FEDSTRATA_DEBUG=1 to see where)")
     else:
+        if code == STOPPED:
+            _stop("stopped; what was finished is in the run folder", STOPPED)
         sys.exit(code if isinstance(code, int) else 0)
 
 
-def _stop(sentence: str) -> None:
+def _stop(sentence: str, code: int = 2) -> None:
     print(f"fedstrata: {' '.join(sentence.split())}", file=sys.stderr)  # noqa: T201
-    sys.exit(2)
+    sys.exit(code)

@@ -61,6 +61,8 @@ def check(names: Names = None) -> None:
 
 def _known(names: list[str]) -> list[str]:
     for name in names:
+        if name == "digits":
+            raise DataError("digits comes with scikit-learn: there is nothing to get or to check")
         if name not in SOURCES:
             raise DataError(f"no public data set is called {name!r}; {near(name, SOURCES)}")
     return names

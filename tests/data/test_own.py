@@ -306,3 +306,15 @@ def test_a_proxy_that_cannot_be_had_says_what_can(tmp_path):
             DataError, match=f"proxy = {proxy} cannot be had, .* 10 test examples; choose it from 2 to 10"
         ):
             fs.Experiment.of({"data": str(tmp_path / "a.npz"), "method": "fedlaw", "proxy": proxy}).run()
+
+
+def test_a_record_of_a_relative_path_runs_from_another_folder(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    write_csv(tmp_path / "mine.csv")
+    args = ["--rounds", "1", "--model", "logreg"]
+    assert fedstrata("run", "--data", "mine.csv", *args, "--out", "one") == 0
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    assert fedstrata("run", "../one/experiment.toml", "--out", "two") == 0
+    one, two = (tmp_path / f / "model.safetensors" for f in ("one", "elsewhere/two"))
+    assert one.read_bytes() == two.read_bytes()

@@ -46,8 +46,7 @@ class Calibrate(Finish):
         return frozenset({"class_moments"})
 
     def finish(self, model, buffers, stats, task, rng):
-        n = stats["examples"].double()
-        pooled = (stats["class_moments"].double() * n[:, None, None]).sum(0)  # [C, 1 + d + d * d]
+        pooled = torch.tensordot(stats["examples"].double(), stats["class_moments"], 1)  # [C, 1 + d + d * d]
         z, y = self._draw(pooled, rng)
         return self._trained(model, buffers, task, z.to(model.device, model.dtype), y.to(model.device), rng)
 

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Literal, final
 
 import torch
+from torch.nn.functional import normalize
 
 from fedstrata.core import Local
 from fedstrata.errors import check
@@ -45,7 +46,7 @@ class Prototypes(Local):
         assert batch.features is not None  # checked before anything ran
         assert batch.loss is not None
         z, c = batch.features.flatten(1), turn.brief["prototypes"].to(w.dtype)
-        cos = torch.cosine_similarity(z[:, None], c[None], -1)  # [B, C]
+        cos = normalize(z, dim=-1) @ normalize(c, dim=-1).T  # [B, C]
         contrast = -torch.log_softmax(cos, -1).gather(1, batch.y[:, None])[:, 0]
         a = (turn.brief["round"] / self.rounds).clamp(max=1).to(w.dtype)
         return (1 - a) * (batch.mean(contrast) - batch.loss)
