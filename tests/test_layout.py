@@ -138,10 +138,13 @@ def test_blocks_are_not_larger_than_said(monkeypatch: pytest.MonkeyPatch):
 
     def watched(x: Tensor) -> Tensor:
         seen.append(x.shape[-1])
-        return x
+        return x.sum(-1)
 
     layout._reduce(watched, layout.zeros())
     assert seen == [5, 5, 2, 3]
+    seen.clear()
+    layout._reduce(watched, torch.zeros(2, 15))  # numbers count over all clients
+    assert seen == [2] * 6 + [2, 1]
 
 
 @given(layouts(), st.integers(0, 2**32), st.integers(1, 4))

@@ -20,8 +20,8 @@ Grain = Literal["tensor", "layer", "model"]
 
 CPU = torch.device("cpu")
 
-BLOCK = 1 << 16
-"""Parameters reduced at a time: in float64, a block of a few clients stays in the cache."""
+BLOCK = 1 << 18
+"""Numbers reduced at a time, over all clients: in float64 two mebibytes, which stay in the cache."""
 
 
 @dataclass(frozen=True)
@@ -110,40 +110,54 @@ class Layout:
         """One scalar for each layer, [L], in float64 as all scalars are."""
         return torch.full((self.depth,), value, dtype=torch.float64, device=self.device)
 
-    def _reduce(self, of: Callable[..., Tensor], *xs: Tensor) -> Tensor:
-        """Sum `of(*xs)` within layers, in float64, a block at a time: [..., P] -> [..., L]."""
+    def _reduce(self, sums: Callable[..., Tensor], *xs: Tensor) -> Tensor:
+        """Add up `sums(*xs)`, which sums over the last axis, within layers: [..., P] -> [..., L], in float64.
+
+        A block is read from memory once and stays in the cache for all that is done with it.
+        """
+        rows = max(prod(x.shape[:-1]) for x in xs)
+        width = max(1, BLOCK // max(1, rows))
 
         def total(a: int, b: int) -> Tensor:
-            cuts = list(pairwise([*range(a, b, BLOCK), b])) or [(a, b)]
-            parts = [of(*(x[..., i:j].double() for x in xs)).sum(-1) for i, j in cuts]
+            cuts = list(pairwise([*range(a, b, width), b])) or [(a, b)]
+            parts = [sums(*(x[..., i:j].double() for x in xs)) for i, j in cuts]
             return torch.stack(parts, -1).sum(-1) if len(parts) > 1 else parts[0]
 
         return torch.stack([total(a, b) for a, b in self.spans()], -1)
 
     def total(self, x: Tensor) -> Tensor:
         """Sum within each layer, [..., P] -> [..., L]."""
-        return self._reduce(lambda a: a, x)
+        return self._reduce(lambda a: a.sum(-1), x)
 
     def dot(self, x: Tensor, y: Tensor) -> Tensor:
         """Inner product within each layer, [..., L]."""
-        return self._reduce(torch.mul, x, y)
+        return self._reduce(_dots, x, y)
 
     def norm(self, x: Tensor) -> Tensor:
         """Euclidean norm of each layer, [..., L]."""
-        return self._reduce(torch.square, x).sqrt()
+        return self._reduce(_squares, x).sqrt()
 
     def distance(self, x: Tensor, y: Tensor) -> Tensor:
         """Euclidean norm of each layer of x - y, [..., L], without making x - y."""
-        return self._reduce(lambda a, b: (a - b).square(), x, y).sqrt()
+        return self._reduce(lambda a, b: _squares(a - b), x, y).sqrt()
 
     def apart(self, x: Tensor) -> Tensor:
         """Euclidean distance of each layer of K vectors to their mean, [K, P] -> [K, L], without making the mean."""
-        return self._reduce(lambda a: (a - a.mean(0)).square(), x).sqrt()
+        return self._reduce(lambda a: _squares(a - a.mean(0)), x).sqrt()
 
-    def cos(self, x: Tensor, y: Tensor, when_zero: float = 0.0) -> Tensor:
-        """Cosine within each layer, [..., L], clipped to [-1, 1]; `when_zero` where either vector is zero."""
-        size = self.norm(x) * self.norm(y)
-        return torch.where(size > 0, self.dot(x, y) / size.clamp_min(1e-300), when_zero).clamp(-1, 1)
+    def cos(self, x: Tensor, y: Tensor, when_zero: float = 0.0, moved: bool = False) -> Tensor:
+        """Cosine within each layer, [..., L], clipped to [-1, 1]; `when_zero` where either vector is zero.
+
+        With `moved` it is that of y + x and y, without making y + x. x is read once.
+        """
+
+        def both(a: Tensor, b: Tensor) -> Tensor:
+            a = a + b if moved else a
+            return torch.stack([_squares(a), _dots(a, b)])
+
+        squares, dots = self._reduce(both, x, y)
+        size = squares.sqrt() * self.norm(y)
+        return torch.where(size > 0, dots / size.clamp_min(1e-300), when_zero).clamp(-1, 1)
 
     def spread(self, v: Tensor) -> Tensor:
         """Repeat one value a layer over its parameters, [..., L] -> [..., P]."""
@@ -172,6 +186,16 @@ class Layout:
         pieces = w.split([prod(s) for _, s in self.tensors])
         named = {n: p.view(s) for (n, s), p in zip(self.tensors, pieces, strict=True)}
         return named | {alias: named[n] for alias, n in self.aliases}
+
+
+def _squares(a: Tensor) -> Tensor:
+    """Sum of squares over the last axis, without making them."""
+    return torch.linalg.vector_norm(a, dim=-1).square()
+
+
+def _dots(a: Tensor, b: Tensor) -> Tensor:
+    """Inner products over the last axis."""
+    return a @ b if b.dim() == 1 else (a * b).sum(-1)
 
 
 def _refuse_overlaps(named: Mapping[str, Tensor]) -> None:

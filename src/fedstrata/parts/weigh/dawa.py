@@ -36,7 +36,7 @@ class Dawa(Weigh):
         share = round.share[:, None].expand(-1, layout.depth)
         if round.cohort.number < self.warmup_rounds:
             return share, state
-        cos = layout.cos(round.old + round.delta, round.old, when_zero=1.0)  # [K, L]
+        cos = layout.cos(round.delta, round.old, when_zero=1.0, moved=True)  # [K, L]
         round.note(cosine=cos)
         cos = cos if self.floor is None else cos.clamp_min(self.floor)
         total = cos.sum(0)
