@@ -13,6 +13,7 @@ from fedstrata.cli import main, new_folder
 from fedstrata.record import read_rounds
 
 METHODS = list(fs.recipes.METHODS)
+QUICK = ("--set", "training.epochs=1")
 
 
 @pytest.fixture(autouse=True)
@@ -202,7 +203,9 @@ def test_chunks_of_1_7_and_20_agree():
 @pytest.mark.parametrize("plus", ["", " + lws(beta=0.1)"], ids=["alone", "shrunk"])
 @pytest.mark.parametrize("name", METHODS)
 def test_every_method_runs_on_digits_alone_and_shrunk(name, plus, capsys):
-    assert fedstrata("run", "--method", name + plus, "--rounds", "5", "--set", "evaluate_every=5", "--json") == 0
+    assert (
+        fedstrata("run", "--method", name + plus, "--rounds", "5", "--set", "evaluate_every=5", *QUICK, "--json") == 0
+    )
     seen = last_json(capsys)
     assert seen["method"] == name + plus
     assert seen["rounds"] == 5

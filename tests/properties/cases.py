@@ -29,7 +29,7 @@ from fedstrata.parts import (
     Yogi,
 )
 
-PROFILE = settings(max_examples=20, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+PROFILE = settings(max_examples=12, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 """The same examples on every machine."""
 
 MEASURED = {"labels", "steps", "loss", "accuracy", "gradient", "loss_variance", "gradient_variance", "class_features"}
