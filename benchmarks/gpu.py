@@ -145,6 +145,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     given = parser.parse_args()
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = given.precision != "float32"
+    torch.backends.cudnn.benchmark = True  # as our engine does: the others shall have it too
     found = []
     for name in given.models.split(";"):
         for called, run in contenders(name, given.precision).items():

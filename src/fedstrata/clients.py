@@ -96,10 +96,12 @@ class Schedule:
         for k, mine in enumerate(batches):
             count[k, : len(mine)] = [len(b) for b in mine]
         index = np.zeros((*count.shape, max(1, count.max())), dtype=np.int64)
-        for k, mine in enumerate(batches):
-            for s, b in enumerate(mine):
-                index[k, s] = b[0]
-                index[k, s, : len(b)] = b
+        place = np.arange(index.shape[2])
+        for mine, lengths, rows in zip(batches, count, index, strict=True):
+            if mine:
+                flat, lengths, rows = np.concatenate(mine), lengths[: len(mine)], rows[: len(mine)]
+                rows[:] = flat[np.cumsum(lengths) - lengths][:, None]
+                rows[place < lengths[:, None]] = flat
         return cls(index, count)
 
     @property

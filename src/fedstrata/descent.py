@@ -6,7 +6,7 @@ left are a prefix and the others are not touched at all: not their parameters, m
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -18,6 +18,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 from fedstrata.augment import Augment
 from fedstrata.buffers import BufferPolicy
 from fedstrata.clients import Clients, Schedule
+from fedstrata.closed import is_logistic, logistic_gradients
 from fedstrata.core import Local, Recipe, State, Turn
 from fedstrata.layout import Arrays
 from fedstrata.optim import Rate, Training
@@ -39,6 +40,11 @@ class Federation:
     seed: int = 0
     buffers: BufferPolicy = "average"
     augment: Augment | None = None
+
+    @cached_property
+    def in_closed_form(self) -> bool:
+        """Whether gradients need no autograd: logistic regression, and no part that adds to the loss."""
+        return is_logistic(self.task) and not with_hook(self, "outputs") and not with_hook(self, "penalty")
 
 
 @dataclass(frozen=True)
@@ -118,7 +124,9 @@ class Feed:
         if self.changes is not None and self.fed.augment is not None:
             how = self.changes[step, :width, :active].transpose(0, 1)
             batch["x"] = self.fed.augment.apply(batch["x"], how)
-        batch |= {} if mask is None else {"mask": torch.from_numpy(mask).to(self.rows.device)}
+        if mask is not None:
+            real = torch.from_numpy(mask).to(self.rows.device)
+            batch |= {"mask": real, "share": shares(real, self.fed.task.layout.dtype)}
         return batch | ({} if self.noise is None else {"noise": self.noise[:active] + step})
 
 
@@ -148,6 +156,8 @@ def gradients(fed: Federation, desk: Desk, batch: Arrays) -> tuple[Tensor, Array
 
     The clients' losses are summed: no client's depends on another's parameters.
     """
+    if fed.in_closed_form:
+        return logistic_gradients(fed.task, desk.w, batch), {}
     w = desk.w.detach().requires_grad_()
     mask = batch.get("mask")
     with torch.enable_grad():
@@ -156,7 +166,7 @@ def gradients(fed: Federation, desk: Desk, batch: Arrays) -> tuple[Tensor, Array
             hook = partial(_outputs, fed, name, part, desk)
             outputs = over_clients(hook, outputs, desk.given)
         losses = fed.task.losses(outputs.flatten(0, 1), batch["y"].flatten(0, 1)).view(outputs.shape[:2])
-        loss = losses.mean(1) if mask is None else torch.where(mask, losses, 0.0).sum(1) / mask.sum(1)  # [A]
+        loss = losses.mean(1) if mask is None else (losses * batch["share"]).sum(1)  # [A]
         total = loss.sum()
         seen = {n: batch[n] for n in ("x", "y", "mask") if n in batch} | {"outputs": outputs, "loss": loss}
         seen |= {"features": features} if features is not None else {}
@@ -164,6 +174,11 @@ def gradients(fed: Federation, desk: Desk, batch: Arrays) -> tuple[Tensor, Array
             total = total + over_clients(partial(_penalty, fed, name, part, desk), w, desk.given, seen).sum()
         (gradient,) = torch.autograd.grad(total, w)
     return gradient, after
+
+
+def shares(mask: Tensor, dtype: torch.dtype) -> Tensor:
+    """What each real example counts in its batch's mean, [A, B]; padding repeats a real one and counts nothing."""
+    return mask.to(dtype) / mask.sum(1, keepdim=True).clamp_min(1)
 
 
 def over_clients(f: Callable[..., Any], *args: Any) -> Any:

@@ -28,7 +28,8 @@ class Plate:
     """The batches of a round on the device, where every round finds them."""
 
     rows: Tensor  # [S, B, K]
-    count: Tensor  # [S, K] real rows of each batch
+    mask: Tensor  # [S, B, K] which of them are real
+    share: Tensor  # [S, B, K] what each counts in its batch's mean
     noise: Tensor | None  # [K]
     changes: Tensor | None  # [S, B, K, 3]
     step: Tensor  # [1] the number of the step to come
@@ -41,19 +42,24 @@ class Plate:
         steps = training.steps or training.epochs * ceil(int(sizes.max()) / batch)
         device = fed.clients.x.device
 
-        def room(*shape: int) -> Tensor:
-            return torch.zeros(shape, dtype=torch.long, device=device)
+        def room(*shape: int, dtype: torch.dtype = torch.long) -> Tensor:
+            return torch.zeros(shape, dtype=dtype, device=device)
 
+        whole = steps, batch, clients
         noise = room(clients) if fed.task.noisy else None
-        changes = room(steps, batch, clients, 3) if fed.augment is not None else None
-        return cls(room(steps, batch, clients), room(steps, clients), noise, changes, room(1))
+        changes = room(*whole, 3) if fed.augment is not None else None
+        mask, share = room(*whole, dtype=torch.bool), room(*whole, dtype=fed.task.layout.dtype)
+        return cls(room(*whole), mask, share, noise, changes, room(1))
 
     def load(self, feed: Feed) -> None:
         """Put a round's batches in their places."""
         s, b, k = feed.rows.shape
-        self.rows[:s, :b, :k].copy_(feed.rows, non_blocking=True)
-        self.count.zero_()
-        self.count[:s, :k].copy_(torch.from_numpy(feed.schedule.count.T.copy()), non_blocking=True)
+        self.rows[:s, :, :k].copy_(feed.rows[:, :1])  # padding repeats a client's own rows
+        self.rows[:s, :b, :k].copy_(feed.rows)
+        count = torch.from_numpy(feed.schedule.count.T.copy()).to(feed.rows.device)[:, None]  # [S, 1, K]
+        self.mask.zero_()
+        self.mask[:s, :, :k] = torch.arange(self.mask.shape[1], device=count.device)[:, None] < count
+        self.share.copy_(self.mask.to(self.share.dtype) / self.mask.sum(1, keepdim=True).clamp_min(1))
         if self.noise is not None and feed.noise is not None:
             self.noise[:k].copy_(feed.noise)
         if self.changes is not None and feed.changes is not None:
@@ -71,16 +77,16 @@ class Plate:
         if self.changes is not None and fed.augment is not None:
             batch["x"] = fed.augment.apply(batch["x"], now(self.changes)[:, :active].transpose(0, 1))
         if masked:
-            count = now(self.count)[:active, None]
-            batch["mask"] = torch.arange(len(rows), device=rows.device) < count
+            batch |= {"mask": now(self.mask)[:, :active].T, "share": now(self.share)[:, :active].T}
         return batch | ({} if self.noise is None else {"noise": self.noise[:active] + self.step})
 
 
 class Captured:
     """Takes the local steps of K clients by replaying graphs; what is captured once serves all rounds."""
 
-    def __init__(self, fed: Federation, compiled: bool = False):
+    def __init__(self, fed: Federation, compiled: bool = False, tiny: bool = False):
         self.fed, self.compiled = fed, compiled
+        self.one_shape = compiled and tiny  # where launches are all that counts, one compiled step serves every size
         self.graphs: dict[tuple[int, bool], torch.cuda.CUDAGraph | None] = {}
         self.steps: dict[tuple[int, bool], Step] = {}
         self.stream = torch.cuda.Stream(fed.clients.x.device)
@@ -96,7 +102,7 @@ class Captured:
             schedule, batch = feed.schedule, plate.rows.shape[1]
             active = schedule.active
             for step, count in enumerate(active):
-                masked = bool((schedule.count[:count, step] < batch).any())
+                masked = self.one_shape or bool((schedule.count[:count, step] < batch).any())
                 self._step(place, plate, self._size(count), masked)
                 following = active[step + 1] if step + 1 < len(active) else 0
                 _finished(place, desk, following, count)
@@ -120,7 +126,7 @@ class Captured:
 
     def _size(self, count: int) -> int:
         assert self.desk is not None
-        piece = ceil(len(self.desk.w) / SIZES)
+        piece = len(self.desk.w) if self.one_shape else ceil(len(self.desk.w) / SIZES)
         return min(len(self.desk.w), piece * ceil(count / piece))
 
     def _step(self, place: Desk, plate: Plate, size: int, masked: bool) -> None:

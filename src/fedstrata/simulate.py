@@ -22,13 +22,14 @@ from fedstrata.evaluate import client_scores, fairness, summary
 from fedstrata.layout import Arrays, Layout
 from fedstrata.optim import SGD, Training
 from fedstrata.parse import parse_recipe
-from fedstrata.precision import Precision, products
+from fedstrata.precision import Precision, multiplying
 from fedstrata.probes import PROBES
 from fedstrata.record import Recorder
 from fedstrata.rng import rng
 from fedstrata.runtimes import Compile, Engine, Runtime, Vault, chosen
 from fedstrata.server import OnNonFinite, Replies, Server, clients_in_words, close_round, has_data, open_round, screen
 from fedstrata.task import Batch, Loss, Task, accuracy, buffers_of
+from fedstrata.threads import fitting_threads
 from fedstrata.values import Value, fit
 
 Examples = tuple[Any, Any]
@@ -141,7 +142,7 @@ def simulate(
     known = made | plan.settings() | {"training": fed.training.to_dict(), "recipe": algorithm.to_dict()}
     known |= {"augment": augment.to_dict()} if augment is not None else {}
     recorder = Recorder(out, algorithm, settings or known, fed.task.layout)
-    with closing(runtime), products(precision), recorder:
+    with closing(runtime), multiplying(precision), recorder:
         server, history, notes = _rounds(fed, runtime, server, plan, held, recorder, on_round)
         trained = _trained(model, replace(server, model=algorithm.shown(server.state, server.model)))
         recorder.model(trained)
@@ -158,11 +159,13 @@ def _rounds(
     on_round: Callable[[dict[str, Any]], None] | None,
 ) -> tuple[Server, list[dict[str, Any]], list[Arrays]]:
     """Round after round: (the server at the end, what the record says, the notes)."""
+    work = fed.task.layout.size * (fed.training.batch or 1) * fed.recipe.select.size(server.population)
     history: list[dict[str, Any]] = []
     notes: list[Arrays] = []
     for number in range(plan.rounds):
         began = perf_counter()
-        server, line, noted = play(fed, runtime, server, held, plan.on_nonfinite)
+        with fitting_threads(work):
+            server, line, noted = play(fed, runtime, server, held, plan.on_nonfinite)
         if (number + 1) % plan.evaluate_every == 0 or number + 1 == plan.rounds:
             line |= evaluate(fed, runtime, server)
         line["seconds"] = round(perf_counter() - began, 4)

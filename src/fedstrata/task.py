@@ -1,6 +1,7 @@
 """A model and its loss as functions of a flat parameter vector."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -133,9 +134,17 @@ class Task:
         """One pass over a batch; the buffers that come back are new. `noise` is what dropout draws from."""
         return self._pass(self.layout.unflatten(w), buffers, x, mode, mask, noise)
 
-    def scored(self, w: Tensor, buffers: Arrays, x: Tensor) -> Tensor:
-        """What the model puts out in evaluation mode, [B, ...], by the fastest way; not inside vmap."""
-        return self._pass(*self._laid_out(self.layout.unflatten(w), buffers, x), "eval").outputs
+    @contextmanager
+    def scoring(self, w: Tensor, buffers: Arrays) -> Iterator[Callable[[Tensor], Tensor]]:
+        """Within this block: what the model puts out in evaluation mode, [B, ...] -> [B, ...], for several threads."""
+        values = self._laid_out(self.layout.unflatten(w)) | self.frozen | buffers
+
+        def outputs(x: Tensor) -> Tensor:
+            with torch.no_grad(), casting(x.device):
+                return self.eval_mode(self._image(x)).to(self.layout.dtype)
+
+        with bound(self._places["eval"], values):
+            yield outputs
 
     def stacked(
         self, w: Tensor, buffers: Arrays, x: Tensor, mask: Tensor | None = None, noise: Tensor | None = None
@@ -143,8 +152,8 @@ class Task:
         """One pass in training mode of K clients, each over its own batch: [K, P], [K, ...] each, [K, B, ...]."""
         k, given = len(w), {n: v for n, v in (("mask", mask), ("noise", noise)) if v is not None}
         if k == 1:
-            alone = self._laid_out(self.layout.unflatten(w[0]), {n: b[0] for n, b in buffers.items()}, x[0])
-            seen = self._pass(*alone, "train", **{n: v[0] for n, v in given.items()})
+            own, named = {n: b[0] for n, b in buffers.items()}, self._laid_out(self.layout.unflatten(w[0]))
+            seen = self._pass(named, own, self._image(x[0]), "train", **{n: v[0] for n, v in given.items()})
             return tree_map(lambda v: None if v is None else v[None], seen)
         if not self.folds:
             return self._vmapped(w, buffers, x, given)
@@ -178,13 +187,15 @@ class Task:
         outputs, features, after = vmap(alone, randomness="different")(w, buffers, x, given)
         return Forward(outputs, features[0] if features else None, after)
 
-    def _laid_out(self, parameters: Arrays, buffers: Arrays, x: Tensor) -> tuple[Arrays, Arrays, Tensor]:
-        """Parameters, buffers and examples, with kernels and images as a CPU's convolutions like them."""
-        if not self.channels_last or x.dim() != 4:
-            return parameters, buffers, x
-        last = torch.channels_last
-        kernels = {n: v.contiguous(memory_format=last) for n, v in parameters.items() if v.dim() == 4}
-        return parameters | kernels, buffers, x.contiguous(memory_format=last)
+    def _laid_out(self, parameters: Arrays) -> Arrays:
+        """Parameters with kernels as a CPU's convolutions like them."""
+        if not self.channels_last:
+            return parameters
+        kernels = {n: v for n, v in parameters.items() if v.dim() == 4}
+        return parameters | {n: v.contiguous(memory_format=torch.channels_last) for n, v in kernels.items()}
+
+    def _image(self, x: Tensor) -> Tensor:
+        return x.contiguous(memory_format=torch.channels_last) if self.channels_last and x.dim() == 4 else x
 
     def _pass(
         self,

@@ -54,7 +54,7 @@ def train(fed: Federation, errand: Errand, watch: Watch = nullcontext, steps: St
     lr, ids = fed.training.rate(errand.number), errand.ids
     with watch("measuring"):
         measured = survey(fed, errand)
-    with watch("training"), seeded(torch_seed(fed.seed, "torch", errand.number, ids[0])):
+    with watch("training"), seeded(torch_seed(fed.seed, "torch", errand.number, ids[0]), errand.start.device):
         schedule = training_batches(fed.clients, ids, fed.training, fed.seed, errand.number)
         w, buffers, optimizer = descend(fed, errand, errand.stats | measured, schedule, lr, steps)
     with watch("reporting"):

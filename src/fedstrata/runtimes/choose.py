@@ -15,10 +15,10 @@ from fedstrata.layout import Arrays
 from fedstrata.runtimes.apart import Apart
 from fedstrata.runtimes.pool import Pool
 from fedstrata.runtimes.stacked import Stacked, activations
-from fedstrata.runtimes.threads import cores
 from fedstrata.runtimes.vault import Vault
 from fedstrata.runtimes.visit import Runtime
 from fedstrata.task import Task
+from fedstrata.threads import cores
 
 Engine = Literal["auto", "stacked", "pool", "apart"]
 """stacked: K clients in one pass; pool: one by one in a process a core; apart: one by one with all threads."""
@@ -26,8 +26,14 @@ Engine = Literal["auto", "stacked", "pool", "apart"]
 Compile = Literal["auto", "always", "never"]
 """Whether a GPU's local step is compiled; auto: when the run is long enough to earn it back."""
 
-PASSES_SAVED, BYTES_A_SECOND, COMPILING = 7, 3e12, 10.0
-"""What fusing saves in passes over a step's activations, a large GPU's memory speed, seconds for a tiny model."""
+PASSES_SAVED, BYTES_A_SECOND = 7, 3e12
+"""What compiling saves: passes over a step's activations, at a large GPU's memory speed."""
+
+LAUNCHES_SAVED, COMPILING = 1e-5, 10.0
+"""Seconds that it saves by starting fewer kernels, for each tensor of the model, and that it takes for a tiny model."""
+
+TINY = 1 << 26
+"""Bytes of a step's activations below which starting kernels is all that counts."""
 
 STACKED_BELOW = 4e6
 """Parameters x batch size below which a step is mostly overhead, which stacked clients share."""
@@ -70,17 +76,18 @@ def steps_of(fed: Federation, rounds: int, compile: Compile) -> Steps:
     """How local steps are taken: one after another, or on a GPU as captured graphs, compiled where that pays."""
     if fed.clients.x.device.type != "cuda":
         return take_steps
-    return Captured(fed, pays(fed, rounds) if compile == "auto" else compile == "always")
-
-
-def pays(fed: Federation, rounds: int) -> bool:
-    """Whether compiling saves more than it takes. From sizes alone, so that the same run always does the same."""
     batch = fed.training.batch or int(fed.clients.sizes.max())
-    per_client = fed.training.steps or fed.training.epochs * float(fed.clients.sizes.mean()) / batch
     clients = fed.recipe.select.size(len(fed.clients))
     touched = clients * batch * activations(fed) * fed.task.layout.dtype.itemsize  # bytes, in one pass over them
-    saved = rounds * per_client * PASSES_SAVED * touched / BYTES_A_SECOND
-    return saved > COMPILING * (1 + len(fed.task.layout.tensors) / 20)
+    per_client = fed.training.steps or fed.training.epochs * float(fed.clients.sizes.mean()) / batch
+    worth = pays(rounds * per_client, touched, len(fed.task.layout.tensors))
+    return Captured(fed, worth if compile == "auto" else compile == "always", touched < TINY)
+
+
+def pays(steps: float, touched: float, tensors: int) -> bool:
+    """Whether compiling saves more than it takes. From sizes alone, so that the same run always does the same."""
+    saved = steps * (PASSES_SAVED * touched / BYTES_A_SECOND + LAUNCHES_SAVED * tensors)
+    return saved > COMPILING * (1 + tensors / 20)
 
 
 def suited(fed: Federation, engine: Engine, at: tuple[Tensor, Arrays]) -> Task:

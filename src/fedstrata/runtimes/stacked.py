@@ -12,7 +12,6 @@ from fedstrata.core import Cohort, State
 from fedstrata.descent import Federation, Steps, take_steps
 from fedstrata.errors import ClientError, FedstrataError
 from fedstrata.layout import Arrays
-from fedstrata.runtimes.threads import fitting_threads
 from fedstrata.runtimes.visit import InProcess, errand_for, joined, visit
 from fedstrata.server import Replies, Server
 from fedstrata.train import survey
@@ -42,11 +41,9 @@ class Stacked(InProcess):
     def train(self, server: Server, cohort: Cohort, brief: State, probes: frozenset[str]) -> Replies:
         step = self.at_once
         parts = [slice(i, i + step) for i in range(0, len(cohort), step)]
-        batch = self.fed.training.batch or int(self.fed.clients.sizes.max())
+        given = self.fed, self.vault, server, cohort, brief, probes
         try:
-            with fitting_threads(server.layout.size * batch * min(step, len(cohort))):
-                given = self.fed, self.vault, server, cohort, brief, probes
-                return joined([visit(*given, part, steps=self.steps) for part in parts])
+            return joined([visit(*given, part, steps=self.steps) for part in parts])
         except RuntimeError as e:
             if isinstance(e, FedstrataError):
                 raise
