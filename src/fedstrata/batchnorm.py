@@ -106,7 +106,7 @@ def _track(self: _BatchNorm, own: _Own, mean: Tensor, var: Tensor, alone: Tensor
     """Move the running statistics as torch does, except for a batch that has no variance."""
     assert own.mean is not None
     assert own.var is not None
-    factor = torch.as_tensor(self.momentum if self.momentum is not None else 0.0, dtype=mean.dtype, device=mean.device)
+    factor = torch.full_like(mean, self.momentum if self.momentum is not None else 0.0)
     if own.counter is not None:
         own.counter.add_((~alone).view(*own.counter.shape, -1).any(-1).long())
         if self.momentum is None:  # the cumulative mean over all batches

@@ -5,6 +5,7 @@ from dataclasses import replace
 from multiprocessing import current_process
 from typing import Literal
 
+import torch
 from torch import Tensor, nn
 
 from fedstrata.descent import Federation, Steps, take_steps
@@ -13,6 +14,7 @@ from fedstrata.evaluate import Sets
 from fedstrata.graphs import Captured
 from fedstrata.layout import Arrays
 from fedstrata.runtimes.apart import Apart
+from fedstrata.runtimes.crew import survives_forking
 from fedstrata.runtimes.pool import Pool
 from fedstrata.runtimes.stacked import Stacked, activations
 from fedstrata.runtimes.vault import Vault
@@ -111,4 +113,6 @@ def _no_pool(fed: Federation) -> str:
         return f"needs processes that can be forked, which is not safe on {sys.platform}"
     if current_process().daemon:
         return "cannot be had inside a worker process"
+    if torch.accelerator.is_available() and not survives_forking():
+        return "cannot be had once this process has computed gradients, where there is a GPU: torch's threads are lost"
     return ""

@@ -27,6 +27,18 @@ def shared(shape: Sequence[int], dtype: torch.dtype) -> Tensor:
     return torch.frombuffer(mmap.mmap(-1, max(1, size)), dtype=torch.uint8)[:size].view(dtype).view(tuple(shape))
 
 
+def survives_forking() -> bool:
+    """Whether a process that is forked now can still compute gradients; found out by forking one."""
+    pid = os.fork()
+    if pid == 0:
+        try:
+            torch.ones((), requires_grad=True).square().backward()
+        except BaseException:
+            os._exit(1)
+        os._exit(0)
+    return os.waitpid(pid, 0)[1] == 0
+
+
 class Crew:
     """Some workers, one thread each, that wait for jobs until they are dismissed or this process ends."""
 
