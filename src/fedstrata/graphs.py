@@ -5,6 +5,8 @@ captured for each number of active clients; with very many, for a few sizes that
 has finished is copied out at once, so that what the rounded-up steps do to its place does not matter.
 """
 
+import gc
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import ceil
@@ -132,17 +134,35 @@ class Captured:
     def _step(self, place: Desk, plate: Plate, size: int, masked: bool) -> None:
         """One step: as it is when a shape is new, captured when it comes again, replayed from then on."""
         key = size, masked
-        if key not in self.graphs:
-            self.graphs[key] = None
+        if key not in self.steps:
             self.steps[key] = self._way(place.first(size), plate, masked)
             self._run(place, plate, key)
+            return
+        if key not in self.graphs:
+            self.graphs[key] = self._captured(place, plate, key)
+        graph = self.graphs[key]
+        if graph is None:
+            self._run(place, plate, key)
         else:
-            graph = self.graphs[key]
-            if graph is None:
-                self.graphs[key] = graph = torch.cuda.CUDAGraph()
-                with torch.cuda.graph(graph, pool=self.pool, stream=self.stream):
-                    self._run(place, plate, key)
             graph.replay()
+
+    def _captured(self, place: Desk, plate: Plate, key: tuple[int, bool]) -> torch.cuda.CUDAGraph | None:
+        """The graph of a step; nothing where it cannot be had, e.g. because a part looks at a value."""
+        graph = torch.cuda.CUDAGraph()
+        gc.collect()
+        gc.disable()  # graphs that are thrown away meanwhile would spoil this one
+        try:
+            with torch.cuda.graph(graph, pool=self.pool, stream=self.stream, capture_error_mode="thread_local"):
+                self._run(place, plate, key)
+        except RuntimeError:
+            return None
+        finally:
+            gc.enable()
+        return graph
+
+    def close(self) -> None:
+        """Let go of all graphs and buffers."""
+        self.graphs, self.steps, self.desk, self.plate = {}, {}, None, None
 
     def _run(self, place: Desk, plate: Plate, key: tuple[int, bool]) -> None:
         size, masked = key
@@ -158,7 +178,6 @@ class Captured:
 
 def compiled(fed: Federation, desk: Desk, batch: Arrays) -> Step:
     """A step of clients and batches like these, compiled: the pass forward and back and the update as one program."""
-    from torch.fx.experimental.proxy_tensor import make_fx
 
     def flat(desk: Desk, batch: Arrays) -> tuple[list[Any], Any]:
         return tree_flatten((desk.start, desk.lr, desk.given, desk.w, desk.buffers, desk.optimizer, batch))
@@ -169,9 +188,18 @@ def compiled(fed: Federation, desk: Desk, batch: Arrays) -> Step:
         *of_desk, batch = tree_unflatten(list(values), form)
         take_step(fed, Desk(*of_desk), batch)
 
-    traced = make_fx(step, tracing_mode="fake", _allow_non_fake_inputs=True)(*values)
-    program = torch.compile(traced, dynamic=False)
-    return lambda desk, batch: program(*flat(desk, batch)[0])
+    with warnings.catch_warnings():  # about what the compiler itself imports
+        warnings.simplefilter("ignore")
+        from torch.fx.experimental.proxy_tensor import make_fx
+
+        program = torch.compile(make_fx(step, tracing_mode="fake", _allow_non_fake_inputs=True)(*values), dynamic=False)
+
+    def run(desk: Desk, batch: Arrays) -> None:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            program(*flat(desk, batch)[0])
+
+    return run
 
 
 def _leaves(desk: Desk) -> list[Tensor]:

@@ -11,6 +11,7 @@ from torch import Tensor
 from fedstrata.core import Cohort, State
 from fedstrata.descent import Federation, Steps, take_steps
 from fedstrata.errors import ClientError, FedstrataError
+from fedstrata.graphs import Captured
 from fedstrata.layout import Arrays
 from fedstrata.runtimes.visit import InProcess, errand_for, joined, visit
 from fedstrata.server import Replies, Server
@@ -31,6 +32,10 @@ class Stacked(InProcess):
     def at_once(self) -> int:
         """How many clients are stacked."""
         return self.chunk or clients_at_once(self.fed)
+
+    def close(self) -> None:
+        if isinstance(self.steps, Captured):
+            self.steps.close()
 
     def survey(self, server: Server, names: frozenset[str], ids: Sequence[int]) -> Arrays:
         step = self.at_once
