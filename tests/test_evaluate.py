@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from fedstrata import evaluate
+from fedstrata.clients import Rows
 from fedstrata.evaluate import client_scores, fairness, score, summary
 from fedstrata.layout import Arrays
 from fedstrata.task import Loss, Task, buffers_of
@@ -97,7 +98,7 @@ def test_client_scores_are_means_over_ones_own_rows(sizes: list[int], seed: int)
     draw = np.random.default_rng(seed)
     values = draw.standard_normal(sum(sizes))
     rows = np.split(draw.permutation(sum(sizes)), np.cumsum(sizes)[:-1])
-    found = client_scores({"loss": torch.from_numpy(values)}, rows)["loss"]
+    found = client_scores({"loss": torch.from_numpy(values)}, Rows(rows))["loss"]
     assert found.shape == (len(sizes),)
     for mean, mine in zip(found, rows, strict=True):
         if len(mine):
@@ -108,7 +109,7 @@ def test_client_scores_are_means_over_ones_own_rows(sizes: list[int], seed: int)
 
 def test_every_score_is_told_by_client():
     scores = {"loss": torch.tensor([1.0, 2.0, 3.0]), "accuracy": torch.tensor([0.0, 1.0, 1.0])}
-    found = client_scores(scores, [np.array([2, 0]), np.array([1])])
+    found = client_scores(scores, Rows([np.array([2, 0]), np.array([1])]))
     assert {n: v.tolist() for n, v in found.items()} == {"loss": [2.0, 2.0], "accuracy": [0.5, 1.0]}
 
 

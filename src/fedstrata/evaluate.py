@@ -1,6 +1,6 @@
 """How good a model is: loss and metrics on a data set, and on every client's own data."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from math import ceil
 
@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedstrata.clients import Rows
 from fedstrata.layout import Arrays
 from fedstrata.task import Task
 from fedstrata.threads import threads
@@ -46,11 +47,10 @@ def summary(scores: Arrays) -> dict[str, float]:
     return {n: float(v.double().mean()) for n, v in scores.items()}
 
 
-def client_scores(scores: Arrays, rows: Sequence[np.ndarray]) -> dict[str, np.ndarray]:
+def client_scores(scores: Arrays, rows: Rows) -> dict[str, np.ndarray]:
     """The means over each client's own rows, [N] each; clients without data are NaN."""
-    sizes = np.array([len(r) for r in rows])
+    sizes, order = rows.sizes, rows.flat
     owner = np.repeat(np.arange(len(rows)), sizes)
-    order = np.concatenate(rows)
     with np.errstate(invalid="ignore"):
         return {
             n: np.bincount(owner, v.double().cpu().numpy()[order], len(rows)) / sizes for n, v in scores.items()
