@@ -98,8 +98,8 @@ class Sums:
 
     blocks: Blocks
     first: int  # of the references that clients were compared with
-    rows: Array  # [4, N, 2, K] by reference: |delta_k|^2, and the product with it or the distance to it
-    sizes: Array  # [N, 6] |reference|^2 of each, |old|^2, |average - old|^2
+    rows: Array  # [3, N, 2, K] by reference: |delta_k|^2, and the product with it or the squared distance to it
+    sizes: Array  # [N, 5] |reference|^2 of each, |old|^2, |average - old|^2
 
     def finite(self) -> bool:
         """Whether no |delta_k|^2 is NaN or infinite."""
@@ -130,10 +130,10 @@ def look(
     width = max(128, LOOK // (k * x.itemsize) // 64 * 64)
     blocks = Blocks.of(layout, min(width, STREAM // x.itemsize))
     both = np.stack([_padded(weights.numpy(), x.dtype), _padded(np.ones(k), x.dtype)])
-    scale = np.array([1, 1 / k, 1, -1])
-    asked = np.array([getattr(loops, kinds.get(q, "NOTHING")) for q in range(4)])
-    rows = memory.array(4 * len(blocks) * 2 * k, np.float64).reshape(4, len(blocks), 2, k)
-    sizes, out = np.empty((len(blocks), 6)), vector_like(old) if writes else old
+    scale = np.array([1, 1 / k, -1])
+    asked = np.array([getattr(loops, kinds.get(q, "NOTHING")) for q in range(3)])
+    rows = memory.array(3 * len(blocks) * 2 * k, np.float64).reshape(3, len(blocks), 2, k)
+    sizes, out = np.empty((len(blocks), 5)), vector_like(old) if writes else old
     given = x, old.numpy(), both, scale, asked, writes, blocks.begin, blocks.end
     _run(loops.look, len(blocks), *given, rows, sizes, out.numpy())
     return Sums(blocks, min(kinds), rows, sizes), out

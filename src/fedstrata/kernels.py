@@ -130,24 +130,24 @@ def look(
 ) -> None:  # fmt: skip
     """Some blocks of the pass over all clients.
 
-    Clients are compared with four references y_q: two sums of the updates, by weights [2, K], and twice the old model,
-    each times scale_q. rows [4, N, 2, K] has |x_k|^2 and what kinds_q says; sizes [N, 6] has |y_q|^2, then |old|^2 and
+    Clients are compared with three references y_q: two sums of the updates, by weights [2, K], and the old model, each
+    times scale_q. rows [3, N, 2, K] has |x_k|^2 and what kinds_q says; sizes [N, 5] has |y_q|^2, then |old|^2 and
     |out - old|^2, where out = old + the first sum is written if asked for.
     """
     width = (end - begin).max()
-    m, y = np.empty(width, x.dtype), np.empty((4, width))
+    m, y = np.empty(width, x.dtype), np.empty((3, width))
     for i in range(first, last):
         s, n = begin[i], end[i] - begin[i]
-        for q in range(4):
+        for q in range(3):
             wanted = kinds[q] >= DOT
             if q < 2 and (wanted or (q == 0 and writes)):
                 _mix(x, weights[q], s, m[:n])
             if q == 0 and writes:
-                sizes[i, 4], sizes[i, 5] = _average(old[s : s + n], m[:n], out[s : s + n])
+                sizes[i, 3], sizes[i, 4] = _average(old[s : s + n], m[:n], out[s : s + n])
             if wanted:
                 sizes[i, q] = _widen(m[:n] if q < 2 else old[s : s + n], scale[q], y[q, :n])
         for k in range(x.shape[0]):
-            for q in range(4):
+            for q in range(3):
                 if kinds[q] != NOTHING:
                     rows[q, i, 0, k], rows[q, i, 1, k] = _row(x, k, s, n, y[q], kinds[q])
 
@@ -188,8 +188,8 @@ def try_out() -> None:
     """Compile, or load what was compiled before, and call everything once in float32."""
     x, line = np.ones((2, 2), np.float32), np.ones(2, np.float32)
     weights, begin, end = np.ones((2, ROWS), np.float32), np.arange(2), np.arange(1, 3)
-    rows, sizes = np.empty((4, 2, 2, 2)), np.empty((2, 6))
-    look(x, line, weights, np.ones(4), np.full(4, GAP), True, begin, end, rows, sizes, line.copy(), 0, 2)
+    rows, sizes = np.empty((3, 2, 2, 2)), np.empty((2, 5))
+    look(x, line, weights, np.ones(3), np.full(3, GAP), True, begin, end, rows, sizes, line.copy(), 0, 2)
     mix(x, line, weights, line, begin, end, begin, line.copy(), 0, 2)
     blend(line, line, line, line, begin, end, begin, line.copy(), 0, 2)
     gather(rows[0, :, 0], begin, np.empty((2, 2)))

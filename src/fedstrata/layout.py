@@ -129,7 +129,8 @@ class Layout:
         A block is read from memory once and stays in the cache for all that is done with it.
         """
         rows = max(prod(x.shape[:-1]) for x in xs)
-        width = max(1, BLOCK // max(1, rows))
+        block = BLOCK if xs[0].device.type == "cpu" else 64 * BLOCK  # an accelerator waits for orders, not for memory
+        width = max(1, block // max(1, rows))
 
         def total(a: int, b: int) -> Tensor:
             cuts = list(pairwise([*range(a, b, width), b])) or [(a, b)]

@@ -9,14 +9,14 @@ from fedstrata import fused
 from fedstrata.layout import Grain, Layout
 from fedstrata.tables import finite_rows
 
-MEAN, EVEN, OLD, BACK = range(4)
-"""What updates are compared with in a pass: their mean by weights, their plain mean, the old model, its opposite."""
+MEAN, EVEN, BACK = range(3)
+"""What updates are compared with in a pass: their mean by weights, their plain mean, the way back to zero."""
 
-SIZE, MOVE = 4, 5
+SIZE, MOVE = 3, 4
 """Beside the sizes of these, that of the old model and that of the average's move."""
 
-LOOKS = {"angle": {MEAN: "DOT"}, "apart": {EVEN: "GAP"}, "moved": {OLD: "DOT", BACK: "GAP"}}
-"""What a pass has to sum up of each client and each of these."""
+LOOKS = {"angle": (MEAN, "DOT"), "apart": (EVEN, "GAP"), "moved": (BACK, "GAP")}
+"""What a pass has to sum up of each client, and compared with what."""
 
 
 class Updates:
@@ -62,8 +62,8 @@ class Updates:
         if not self.fused:
             return layout.cos(self.delta, self.old, when_zero, moved=True)
         sums = self._look("moved")
-        size = sums.of_vector(OLD, layout)
-        return _cosine(sums.of_clients(OLD, 1, layout) + size, sums.of_clients(BACK, 1, layout), size, when_zero)
+        size, (squares, after) = sums.of_vector(BACK, layout), (sums.of_clients(BACK, i, layout) for i in (0, 1))
+        return _cosine((after + size - squares) / 2, after, size, when_zero)  # |w + d|^2 = |w|^2 + 2 <w, d> + |d|^2
 
     def apart(self, grain: Grain) -> Tensor:
         """|delta_k - plain mean of all delta|, [K, L]."""
@@ -130,7 +130,7 @@ class Updates:
             looks = (self._looks | {wanted}) - self._sums.keys()
             by = self.share if "angle" in looks else self.weights
             writes = "average" in looks and torch.equal(by, self.weights)
-            kinds = {q: kind for look in sorted(looks) for q, kind in LOOKS.get(look, {}).items()}
+            kinds = dict(LOOKS[look] for look in looks & LOOKS.keys())
             sums, average = fused.look(self.layout, self.delta, self.old, by, kinds or {MEAN: "SQUARE"}, writes)
             self._sums |= dict.fromkeys(looks if writes else looks - {"average"}, sums)
             self._average = average if writes else self._average
