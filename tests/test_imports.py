@@ -8,10 +8,10 @@ from pathlib import Path
 SRC = Path(__file__).parent.parent / "src" / "fedstrata"
 ORDER = [
     "version", "errors", "values", "calls", "rng", "toml", "optim", "layout", "tables", "memory", "kernels", "fused",
-    "updates", "batchnorm", "dropout", "task", "clients",
-    "data", "partition", "probes", "models", "buffers", "core", "surgery", "parts", "recipes", "parse", "papers",
-    "decisions", "server", "augment", "train", "testing", "runtimes", "evaluate", "record", "simulate", "server_step",
-    "experiment", "cost", "explain", "report", "console", "pages", "__init__", "cli_data", "cli", "__main__",
+    "updates", "batchnorm", "dropout", "task", "clients", "data", "partition", "probes", "models", "buffers", "proxy",
+    "core", "surgery", "parts", "recipes", "parse", "papers", "decisions", "server", "merge", "augment", "train",
+    "testing", "runtimes", "evaluate", "record", "simulate", "server_step", "experiment", "cost",
+    "explain", "report", "console", "pages", "__init__", "cli_data", "cli", "__main__",
 ]  # fmt: skip
 LATE = {("optim", "layout")}  # for the name of a type alone
 

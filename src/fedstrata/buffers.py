@@ -29,7 +29,7 @@ class Buffers:
         """The clients' mean in float64: floating-point buffers by these weights, [K], whole numbers by n_k / n."""
         if not self.clients:
             return self.old
-        counted = {n for n, b in self.clients.items() if not b.is_floating_point()}
+        counted = {n for n, b in self.clients.items() if not self.old.get(n, b).is_floating_point()}
         by_size = examples.double()
         means = _means({n: b for n, b in self.clients.items() if n not in counted}, weights.double())
         counts = _means({n: self.clients[n] for n in counted}, by_size, by_size.sum())  # a half stays one

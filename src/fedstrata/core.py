@@ -11,13 +11,13 @@ from functools import cached_property
 from typing import TYPE_CHECKING, ClassVar, Literal, final
 
 import numpy as np
-import torch
 from torch import Tensor, nn
 
 from fedstrata.buffers import Buffers
 from fedstrata.errors import NeedError
 from fedstrata.layout import Arrays, Grain, Layout
-from fedstrata.task import Batch, Loss, Task, buffers_of
+from fedstrata.proxy import Proxy
+from fedstrata.task import Batch, Task
 from fedstrata.updates import Updates
 from fedstrata.values import Value
 
@@ -65,39 +65,6 @@ class Turn:
     lr: float  # of this round
     steps: Tensor | int = 0  # local steps taken, known once training ends
     trained: Arrays = field(default_factory=dict)  # the client's own buffers, known once training ends
-
-
-@dataclass(frozen=True)
-class Proxy:
-    """A little data held by the server, for the methods that need it."""
-
-    task: Task
-    batch: Batch
-    buffers: Arrays
-
-    @classmethod
-    def of(cls, model: nn.Module, x: Tensor, y: Tensor, loss: str | Loss = "cross_entropy") -> "Proxy":
-        """Data for a model of this kind."""
-        return cls(Task.of(model, loss), Batch(x, y), buffers_of(model))
-
-    def batches(self, size: int) -> "list[Proxy]":
-        """The same data in pieces of this size."""
-        pieces = zip(self.batch.x.split(size), self.batch.y.split(size), strict=True)
-        return [replace(self, batch=Batch(x, y)) for x, y in pieces]
-
-    def outputs(self, w: Tensor, buffers: Arrays | None = None) -> Tensor:
-        """What a model puts out, [P] -> [B, ...]."""
-        return self.task.forward(w, self.buffers if buffers is None else buffers, self.batch.x).outputs
-
-    def loss(self, w: Tensor, buffers: Arrays | None = None) -> Tensor:
-        """Mean loss of a model, [P] -> []."""
-        return self.batch.mean(self.task.losses(self.outputs(w, buffers), self.batch.y))
-
-    def in_training(self, w: Tensor, buffers: Arrays, noise: int) -> tuple[Tensor, Arrays]:
-        """(mean loss, buffers after the pass) of a model in training mode; dropout draws from `noise`."""
-        draws = torch.tensor(noise, device=w.device) if self.task.noisy else None
-        seen = self.task.forward(w, buffers, self.batch.x, "train", noise=draws)
-        return self.batch.mean(self.task.losses(seen.outputs, self.batch.y)), seen.buffers
 
 
 @dataclass(frozen=True)
@@ -170,6 +137,11 @@ class Part(Value):
         """What its server half asks of the updates, so that one pass does for all parts: see `Updates`. A hint."""
         return frozenset()
 
+    @property
+    def additive(self) -> bool:
+        """Whether its server half needs no more than sums over clients: the proposal, summed uploads, means by size."""
+        return False
+
     def init(self, layout: Layout, population: int) -> Arrays:
         """The server's state before the first round."""
         return {}
@@ -188,6 +160,10 @@ class Select(Part):
 
     slot = "select"
 
+    @property
+    def additive(self) -> bool:
+        return True  # it acts before anybody replies
+
     @abstractmethod
     def pick(self, state: Arrays, stats: Arrays, rng: np.random.Generator) -> tuple[Tensor, Arrays]:
         """(positions of the chosen among the clients that have data, new state)."""
@@ -197,6 +173,11 @@ class Local(Part):
     """What a client minimises, with both ends of whatever that takes. Every hook is optional."""
 
     slot = "local"
+
+    @property
+    def additive(self) -> bool:
+        silent = (getattr(type(self), hook) is getattr(Local, hook) for hook in ("absorb", "settle", "treat"))
+        return all(silent)  # it has no server half
 
     def adapt_model(self, model: nn.Module, seed: int) -> nn.Module:
         """Both ends, before anything: the model that is trained, a changed copy where the method asks for one."""
@@ -250,6 +231,10 @@ class Weigh(Part):
     of: ClassVar[Literal["delta", "model"]] = "delta"  # what the weights multiply; the same when they sum to 1
     grain: Grain = "model"
 
+    @property
+    def additive(self) -> bool:
+        return type(self).mass is not Weigh.mass
+
     @abstractmethod
     def weights(self, state: Arrays, round: Round) -> tuple[Tensor, Arrays]:
         """([K, L] at this part's grain, new state)."""
@@ -281,6 +266,10 @@ class Finish(Part):
     """Changes the model once, after the last round, from what every client measures at it."""
 
     slot = "finish"
+
+    @property
+    def additive(self) -> bool:
+        return True  # it acts after the last round
 
     @abstractmethod
     def finish(self, model: Tensor, buffers: Arrays, stats: Arrays, task: Task, rng: np.random.Generator) -> Tensor:
@@ -323,6 +312,16 @@ class Recipe(Value):
     def needs(self) -> frozenset[str]:
         """What its parts cannot do without."""
         return frozenset().union(*(p.needs for p in self.parts().values()))
+
+    @property
+    def single(self) -> tuple[str, ...]:
+        """The names of those of its parts that must see each client's update by itself."""
+        return tuple(dict.fromkeys(type(p).__name__ for p in self.parts().values() if not p.additive))
+
+    @property
+    def streams(self) -> bool:
+        """Whether replies can be merged as they come in, so that a round takes memory for a few clients only."""
+        return not self.single
 
     @property
     def told(self) -> frozenset[str]:

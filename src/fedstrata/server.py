@@ -100,7 +100,7 @@ def screen(
     Given the recipe and the cohort, whatever the recipe asks of the updates is worked out in the same pass.
     """
     if recipe is not None and cohort is not None and len(replies.ids):
-        replies = replace(replies, seen=recipe.updates(_answered(cohort, replies), replies.delta))
+        replies = replace(replies, seen=recipe.updates(answered(cohort, replies), replies.delta))
     good = replies.usable()
     if bool(good.all()):
         return replies, []
@@ -124,7 +124,7 @@ def close_round(
     """The next server and the round's notes, from those who replied. Nobody replied: nothing changes."""
     if len(replies.ids) == 0:
         return replace(server, number=server.number + 1), {}
-    cohort = _answered(cohort, replies)
+    cohort = answered(cohort, replies)
     if not bool(cohort.stats["examples"].sum() > 0):
         raise DataError(
             f"round {cohort.number}: none of {clients_in_words(replies.ids.tolist())} has an example to weigh it by"
@@ -132,7 +132,9 @@ def close_round(
     sent = Buffers(server.buffers, replies.buffers if buffers == "average" else {})
     seen = replies.seen or recipe.updates(cohort, replies.delta)
     round = Round(cohort, replies.delta, proxy=proxy, training=training, lr=lr, buffers=sent, seed=seed, seen=seen)
-    round.note(drift=round.updates.norm("layer"))  # [K, L]
+    single = "clients" not in replies.stats
+    if single:
+        round.note(drift=round.updates.norm("layer"))  # [K, L]
     model, after, state = recipe.aggregate(server.state, round, replies.uploads)
     if not isfinite(float(model.sum())) and not bool(model.isfinite().all()):  # the sum is quicker, and may overflow
         raise NotFiniteError(
@@ -140,12 +142,15 @@ def close_round(
             "reply was finite; lower the learning rate or the strength of the correction"
         )
     after = after if buffers == "average" else server.buffers
-    heard = server.stats | {n: _heard(server, n, v, replies.ids) for n, v in replies.stats.items() if v.dim() == 1}
+    told = {n: v for n, v in replies.stats.items() if v.dim() == 1 and single}
+    heard = server.stats | {n: _heard(server, n, v, replies.ids) for n, v in told.items()}
     return replace(server, model=model, buffers=after, state=state, stats=heard, number=server.number + 1), round.notes
 
 
-def _answered(cohort: Cohort, replies: Replies) -> Cohort:
-    """Those of the cohort who replied, with what they measured."""
+def answered(cohort: Cohort, replies: Replies) -> Cohort:
+    """Those of the cohort who replied, with what they measured; of merged replies, only what these say themselves."""
+    if "clients" in replies.stats:
+        return replace(cohort, ids=replies.ids, stats=replies.stats)
     if torch.equal(replies.ids, cohort.ids):  # nothing to pick
         return replace(cohort, stats=cohort.stats | replies.stats)
     there = torch.searchsorted(cohort.ids, replies.ids)

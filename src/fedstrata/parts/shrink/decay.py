@@ -18,6 +18,10 @@ class AWD(Step):
     strength: float = 0.02  # not given in the paper that compares with it
     slot = "shrink"
 
+    @property
+    def additive(self):
+        return True
+
     def validate(self):
         check(self.strength >= 0, f"AWD.strength must not be negative; got {self.strength}")
 
@@ -44,6 +48,10 @@ class AdaDecay(Step):
     alpha: float = 4.0
     strength: float = 5e-4  # not given in the paper that compares with it
     slot = "shrink"
+
+    @property
+    def additive(self):
+        return True
 
     def validate(self):
         check(self.strength >= 0, f"AdaDecay.strength must not be negative; got {self.strength}")

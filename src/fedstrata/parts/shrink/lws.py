@@ -58,6 +58,10 @@ class FixedShrink(Step):
     variant: Variant = "full"
     slot = "shrink"
 
+    @property
+    def additive(self):
+        return True
+
     def validate(self):
         check(self.gammas != (), "FixedShrink.gammas must have a value for each layer; got none")
         check(all(g > 0 for g in self.gammas or ()), f"FixedShrink.gammas must be above 0; got {self.gammas}")

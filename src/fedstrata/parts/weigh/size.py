@@ -32,7 +32,7 @@ class Equal(Weigh):
         return frozenset({"average"})
 
     def mass(self, stats):
-        return (stats["examples"] > 0).double()
+        return stats.get("clients", stats["examples"] > 0).double()
 
     def weights(self, state, round):
         has = self.mass(round.cohort.stats)
