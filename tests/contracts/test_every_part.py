@@ -38,6 +38,7 @@ def every_part() -> list[Part]:
     return [c() for c in ours if c is not Sample] + OTHER_SETTINGS
 
 
+@pytest.mark.usefixtures("arithmetic")
 @pytest.mark.parametrize("part", every_part(), ids=repr)
 def test_every_part_keeps_the_contract(part):
     check_part(part)
