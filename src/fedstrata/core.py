@@ -14,7 +14,7 @@ import numpy as np
 from torch import Tensor, nn
 
 from fedstrata.buffers import Buffers
-from fedstrata.errors import NeedError
+from fedstrata.errors import REMEDIES, NeedError
 from fedstrata.layout import Arrays, Grain, Layout
 from fedstrata.proxy import Proxy
 from fedstrata.task import Batch, Task
@@ -26,13 +26,6 @@ if TYPE_CHECKING:
 
 State = dict[str, Arrays]
 """Arrays by part: {"local.0": {"c": ...}, "shrink.0": {}}. Checkpointed and sent as they are."""
-
-REMEDIES = {
-    "proxy": "data of the server's own: give the experiment some, e.g. proxy = 200",
-    "features": "features: give a model whose linear classifier, or module called classifier, comes after other layers",
-    "labels": "class labels: give whole-number labels and the loss 'cross_entropy'",
-}
-"""What to do about each need of a recipe that an experiment may fail to meet."""
 
 
 @dataclass(frozen=True)
@@ -180,9 +173,8 @@ class Local(Part):
     elementwise: ClassVar[bool] = False  # `correct` takes each number by itself: it works as it is on stacked clients
 
     @property
-    def additive(self) -> bool:
-        silent = (getattr(type(self), hook) is getattr(Local, hook) for hook in ("absorb", "settle", "treat"))
-        return all(silent)  # it has no server half
+    def additive(self) -> bool:  # if it has no server half
+        return all(getattr(type(self), hook) is getattr(Local, hook) for hook in ("absorb", "settle", "treat"))
 
     def adapt_model(self, model: nn.Module, seed: int) -> nn.Module:
         """Both ends, before anything: the model that is trained, a changed copy where the method asks for one."""

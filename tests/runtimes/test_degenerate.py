@@ -25,6 +25,10 @@ class Saboteur(fs.Local):
 
     size: int = 3
 
+    @property
+    def additive(self):
+        return True
+
     def enroll(self, task, buffers):
         return {"turns": task.layout.zeros()[0]}
 

@@ -63,7 +63,7 @@ def clients_at_once(fed: Federation) -> int:
     layout, example = fed.task.layout, fed.clients.x[0].numel()
     batch = fed.training.batch or int(fed.clients.sizes.max())
     work = 10 * layout.size + 3 * batch * (example + activations(fed))  # copies of P held at the peak
-    return max(1, int(SHARE_OF_MEMORY * _memory(layout.device) / (work * layout.dtype.itemsize)))
+    return max(1, int(SHARE_OF_MEMORY * memory_of(layout.device) / (work * layout.dtype.itemsize)))
 
 
 def activations(fed: Federation) -> int:
@@ -84,7 +84,8 @@ def activations(fed: Federation) -> int:
     return sum(seen)
 
 
-def _memory(device: torch.device) -> int:
+def memory_of(device: torch.device) -> int:
+    """Bytes that a device has, or the machine."""
     if device.type == "cuda":
         return torch.cuda.get_device_properties(device).total_memory
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
