@@ -36,11 +36,13 @@ def watch(command: Sequence[str], env: Mapping[str, str], folder: Path, limit: f
     before = set(tree(os.getpid()))
     began, load, steal = perf_counter(), *busy_seconds()
     own, spent = os.times(), _reaped()
-    peak, code = 0.0, None
+    peak, code, each = 0.0, None, {}
     with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
         child = subprocess.Popen(command, stdout=out, stderr=err, env=env, cwd=folder)
         while code is None and perf_counter() - began < limit:
-            peak = max(peak, memory_mb(tree(child.pid)))
+            pids = tree(child.pid)
+            peak = max(peak, memory_mb(pids))
+            each |= {pid: seconds for pid in pids if (seconds := cpu_seconds([pid], with_children=False))}
             try:
                 code = child.wait(EVERY)
             except subprocess.TimeoutExpired:
@@ -49,7 +51,7 @@ def watch(command: Sequence[str], env: Mapping[str, str], folder: Path, limit: f
         _end(child, before)
         out.seek(0), err.seek(0)
         said = out.read(), err.read()
-    cpu = _reaped() - spent
+    cpu = max(_reaped() - spent, sum(each.values()))  # a parent may let its children go uncounted, as Ray's does
     now, now_steal = busy_seconds()
     mine = cpu + sum(os.times()[:2]) - sum(own[:2])
     foreign = max(0.0, now - load - mine) / ((perf_counter() - began) * (os.cpu_count() or 1))
@@ -66,12 +68,12 @@ def tree(root: int) -> list[int]:
     return found
 
 
-def cpu_seconds(pids: Sequence[int]) -> float:
+def cpu_seconds(pids: Sequence[int], with_children: bool = True) -> float:
     """Processor time of these processes, and of their children that are gone."""
     ticks = 0
     for pid in pids:
         fields = _text(PROC / str(pid) / "stat").rpartition(")")[2].split()
-        ticks += sum(map(int, fields[11:15]))  # utime, stime, cutime, cstime
+        ticks += sum(map(int, fields[11 : 15 if with_children else 13]))  # utime, stime, cutime, cstime
     return ticks / TICK
 
 

@@ -57,7 +57,8 @@ def check(workload: str, how: Check, contenders: list[Contender], where: Environ
             raise SystemExit(f"the check of {workload} says nothing: its parameters moved by {moved:.0e} only")
         found = {}
         for c in contenders:
-            found[c.name] = _compared(goal if c.name == REFERENCE else end(c), goal, how.tolerance)
+            tolerance = how.tolerance * (c.looser if how.dtype == "float64" else 1)
+            found[c.name] = _compared(goal if c.name == REFERENCE else end(c), goal, tolerance)
             print(f"{workload} {c.name}: {in_words(found[c.name])}", flush=True)
     return found
 
@@ -84,7 +85,7 @@ def _compared(line: dict, goal: dict, tolerance: float) -> dict:
         its_loss = line["metrics"].get(name, [np.nan])[0]
         if not abs(its_loss - loss) <= LOSS_TOLERANCE:
             return {"difference": difference, "why_not": f"its loss on the {name} set is {its_loss} instead of {loss}"}
-    return {"difference": difference}
+    return {"difference": difference, "tolerance": tolerance}
 
 
 def times(

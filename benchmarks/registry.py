@@ -16,6 +16,7 @@ class Contender:
     options: tuple[str, ...] = ()
     environment: str = ""  # "": the one that runs the benchmark, where fedstrata and torch are
     workloads: str = "ABC"
+    looser: float = 1.0  # times the tolerance of checks in float64
 
 
 @dataclass(frozen=True)
@@ -32,7 +33,8 @@ class Check:
     """How a workload is checked: on a part of it, a few rounds, all parameters within a tolerance of the naive loop.
 
     In float32 Adam turns rounding errors into differences of the size of its steps, so that nothing could be told
-    from them; B and C are compared in float64, with the same code. pfl sends float32 updates even there.
+    from them; B and C are compared in float64, with the same code. pfl rounds its updates to float32 even there, and
+    Adam makes 3e-6 of that in three rounds of B (4e-14 with that taken out of pfl): it is allowed ten times more.
     """
 
     fraction: float
@@ -60,8 +62,8 @@ CONTENDERS = {
             "flower-last", "Flower, tuned client, channels last", "flower",
             ("--client", "tuned", "--channels-last"), "flower", "BC",
         ),
-        Contender("pfl", "pfl", "pfl", (), "pfl"),
-        Contender("pfl-processes", "pfl, a process a core", "pfl", ("--processes", str(CORES)), "pfl"),
+        Contender("pfl", "pfl", "pfl", (), "pfl", looser=10),
+        Contender("pfl-processes", "pfl, a process a core", "pfl", ("--processes", str(CORES)), "pfl", looser=10),
         Contender("fedjax", "FedJAX", "fedjax", (), "fedjax", "A"),
     ]
 }  # fmt: skip
