@@ -46,7 +46,7 @@ def test_draws_cover_all_shifts_and_mirror_half():
 
 def test_it_matters_not_who_else_is_stacked_and_each_seed_has_its_own():
     settings: dict[str, Any] = {"rounds": 2, "training": TRAIN, "augment": Augment(crop=1)}
-    others: list[dict[str, Any]] = [{}, {"chunk": 1}, {"runtime": "apart"}, {"seed": 1}]
+    others: list[dict[str, Any]] = [{}, {"chunk": 1}, {"engine": "apart"}, {"seed": 1}]
     models = [flat(fs.simulate("fedavg", bn_cnn(), image_clients(), **settings | more).model) for more in others]
     plain = flat(fs.simulate("fedavg", bn_cnn(), image_clients(), rounds=2, training=TRAIN).model)
     for other in models[1:3]:

@@ -8,11 +8,12 @@ from torch import Tensor, nn
 import fedstrata as fs
 from fedstrata import train as training
 from fedstrata.clients import Clients
+from fedstrata.descent import Errand, Federation
 from fedstrata.layout import Arrays
 from fedstrata.parts import Calibrate
 from fedstrata.parts.finish.calibrate import gaussian
 from fedstrata.task import Task, buffers_of
-from fedstrata.train import Errand, Federation, survey
+from fedstrata.train import survey
 from tests.federations import mlp, unequal_clients
 from tests.slow import FIVE, Named, bn_mlp, features, library
 

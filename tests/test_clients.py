@@ -161,18 +161,17 @@ def test_a_schedule_pads_with_the_batchs_own_first_row():
 
 def test_a_mask_is_there_only_where_some_batch_is_short():
     schedule = Schedule.of([[np.array([5, 6, 7]), np.array([8])], [np.array([2, 1, 0])], [np.array([3, 4])]])
-    rows, mask = schedule.batch(0, 3)
-    assert rows.tolist() == [[5, 6, 7], [2, 1, 0], [3, 4, 3]]
+    width, mask = schedule.width(0, 3)
+    assert width == 3
     assert mask is not None
     assert mask.tolist() == [[True, True, True], [True, True, True], [True, True, False]]
-    assert schedule.batch(0, 2)[1] is None
+    assert schedule.width(0, 2)[1] is None
 
 
 def test_a_batch_is_as_wide_as_its_longest_active_client():
     schedule = Schedule.of([[np.array([5, 6, 7]), np.array([8])], [np.array([2, 1, 0])]])
-    rows, mask = schedule.batch(1, 1)
-    assert rows.tolist() == [[8]]
-    assert mask is None
+    assert schedule.active == [2, 1]
+    assert schedule.width(1, 1) == (1, None)
 
 
 def test_clients_in_another_order_keep_their_batches():

@@ -7,10 +7,11 @@ from pathlib import Path
 
 SRC = Path(__file__).parent.parent / "src" / "fedstrata"
 ORDER = [
-    "version", "errors", "values", "calls", "rng", "toml", "optim", "layout", "batchnorm", "dropout", "task", "clients",
-    "data", "partition", "probes", "models", "buffers", "core", "surgery", "parts", "recipes", "parse", "papers",
-    "decisions", "server", "augment", "train", "testing", "runtimes", "evaluate", "record", "simulate", "server_step",
-    "experiment", "cost", "explain", "report", "console", "pages", "__init__", "cli_data", "cli", "__main__",
+    "version", "errors", "values", "calls", "rng", "toml", "optim", "layout", "batchnorm", "dropout", "bind", "fold",
+    "precision", "task", "clients", "data", "partition", "probes", "models", "buffers", "core", "surgery", "parts",
+    "recipes", "parse", "papers", "decisions", "server", "augment", "descent", "graphs", "train", "testing", "evaluate",
+    "runtimes", "record", "simulate", "server_step", "experiment", "cost", "explain", "report", "console", "pages",
+    "__init__", "cli_data", "cli", "__main__",
 ]  # fmt: skip
 LATE = {("optim", "layout")}  # for the name of a type alone
 

@@ -6,10 +6,11 @@ from torch import Tensor, nn
 
 import fedstrata as fs
 from fedstrata import train as training
+from fedstrata.descent import Errand, Federation
 from fedstrata.layout import Arrays
 from fedstrata.probes import gradient_variance, last_layer_gradient_variance, loss_variance
 from fedstrata.task import Batch, Task, buffers_of
-from fedstrata.train import Errand, Federation, survey
+from fedstrata.train import survey
 from tests.federations import mlp, unequal_clients
 from tests.slow import Named, bn_mlp, features, own_data
 

@@ -107,7 +107,7 @@ def test_the_first_four_models_are_what_they_were():
 def test_every_model_takes_a_federated_round(name, method):
     sizes = (2, 2) if name in BIG else (5, 3)
     before = small(name)
-    run = fs.simulate(method, before, clients(name, *sizes), rounds=1, training=fs.SGD(lr=0.01, batch=2))
+    run = fs.simulate(method, before, clients(name, *sizes), rounds=1, training=fs.SGD(lr=1e-4, batch=2))
     after = run.model.state_dict()
     assert run.rounds[0]["dropped"] == []
     assert np.isfinite(run.final["train"]["loss"])
@@ -135,7 +135,7 @@ def test_stacked_clients_train_as_those_apart(name):
     torch.manual_seed(0)
     network = TINY[name](SMALL[name], 3).double()
     training, data = fs.SGD(lr=0.05, batch=3, momentum=0.5), clients(name, 7, 2, 4)
-    ways: list[dict[str, Any]] = [{}, {"runtime": "apart"}, {"seed": 1}]
+    ways: list[dict[str, Any]] = [{}, {"engine": "apart"}, {"seed": 1}]
     runs = [fs.simulate("fedlws + moon", network, data, rounds=2, training=training, **w).model for w in ways]
     torch.testing.assert_close(runs[1].state_dict(), runs[0].state_dict(), rtol=0, atol=1e-9)
     gap = runs[2].state_dict()["classifier.weight"] - runs[0].state_dict()["classifier.weight"]

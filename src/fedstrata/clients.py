@@ -111,12 +111,16 @@ class Schedule:
         """The same batches with the clients in another order."""
         return Schedule(self.index[order], self.count[order])
 
-    def batch(self, step: int, active: int) -> tuple[np.ndarray, np.ndarray | None]:
-        """Rows [A, B] of one step of the first A clients, and the mask of real ones where some batch is short."""
+    @property
+    def active(self) -> list[int]:
+        """How many clients still have a batch at each step, [S]; a prefix where they are sorted by their steps."""
+        return (self.count > 0).sum(0).tolist()
+
+    def width(self, step: int, active: int) -> tuple[int, np.ndarray | None]:
+        """The longest batch of the first A clients in a step, and the mask [A, B] of real rows where some are short."""
         count = self.count[:active, step]
-        width = count.max()
-        mask = None if (count == width).all() else np.arange(width) < count[:, None]
-        return self.index[:active, step, :width], mask
+        width = int(count.max())
+        return width, None if (count == width).all() else np.arange(width) < count[:, None]
 
 
 def training_batches(clients: Clients, ids: Sequence[int], training: Training, seed: int, round: int) -> Schedule:

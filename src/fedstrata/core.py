@@ -20,7 +20,7 @@ from fedstrata.task import Batch, Loss, Task, buffers_of
 from fedstrata.values import Value
 
 if TYPE_CHECKING:
-    from fedstrata.optim import Training
+    from fedstrata.optim import Rate, Training
 
 State = dict[str, Arrays]
 """Arrays by part: {"local.0": {"c": ...}, "shrink.0": {}}. Checkpointed and sent as they are."""
@@ -51,7 +51,7 @@ class Cohort:
 
 @dataclass(frozen=True)
 class Turn:
-    """One client's turn in a round. No client axis: the simulator adds it with vmap."""
+    """One client's turn in a round. No client axis: stacking adds it."""
 
     task: Task
     training: "Training"
@@ -60,7 +60,7 @@ class Turn:
     brief: Arrays  # what the server's half of this part sent
     memory: Arrays  # what this part kept on this client
     stats: Arrays  # this client's own measurements, taken at `start`
-    lr: float  # of this round
+    lr: "Rate"  # of this round
     steps: Tensor | int = 0  # local steps taken, known once training ends
     trained: Arrays = field(default_factory=dict)  # the client's own buffers, known once training ends
 
@@ -175,11 +175,16 @@ class Select(Part):
     def pick(self, state: Arrays, stats: Arrays, rng: np.random.Generator) -> tuple[Tensor, Arrays]:
         """(positions of the chosen among the clients that have data, new state)."""
 
+    def size(self, population: int) -> int:
+        """About how many it picks of so many clients."""
+        return population
+
 
 class Local(Part):
     """What a client minimises, with both ends of whatever that takes. Every hook is optional."""
 
     slot = "local"
+    elementwise: ClassVar[bool] = False  # `correct` takes each number by itself: it works as it is on stacked clients
 
     def adapt_model(self, model: nn.Module, seed: int) -> nn.Module:
         """Both ends, before anything: the model that is trained, a changed copy where the method asks for one."""

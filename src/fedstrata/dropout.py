@@ -22,7 +22,7 @@ _NOISE: ContextVar[tuple[Tensor, list[int]] | None] = ContextVar("noise", defaul
 
 @contextmanager
 def client_noise(noise: Tensor | None) -> Iterator[None]:
-    """Within this block, dropout draws from this number, [] int64, of one client's step."""
+    """Within this block, dropout draws from this number, int64, of one client's step; [K] of a folded batch's."""
     token = _NOISE.set(None if noise is None else (noise, [0]))
     try:
         yield
@@ -44,9 +44,11 @@ def _forward(self: nn.Dropout | nn.Dropout1d | nn.Dropout2d | nn.Dropout3d, x: T
         return type(self).forward(self, x)  # pyright: ignore[reportArgumentType]
     noise, calls = given
     calls[0] += 1  # every call of every layer has numbers of its own
-    shape = x.shape if type(self) is nn.Dropout else (*x.shape[:2], *[1] * (x.dim() - 2))  # or whole channels
-    index = torch.arange(1, prod(shape) + 1, device=x.device) + (calls[0] << 40)
-    keep = (uniform(noise + index * GOLDEN) >= self.p).view(shape)
+    tail = x.shape[1:] if type(self) is nn.Dropout else (x.shape[1], *[1] * (x.dim() - 2))  # or whole channels
+    noise = noise.reshape(1, -1, *[1] * len(tail))  # of one client, or of each of a folded batch's
+    batch = x.shape[0] // noise.shape[1]
+    index = torch.arange(1, batch * prod(tail) + 1, device=x.device).view(batch, 1, *tail) + (calls[0] << 40)
+    keep = (uniform(noise + index * GOLDEN) >= self.p).flatten(0, 1)
     return x * keep.to(x.dtype) / (1 - self.p) if self.p < 1 else x * 0.0
 
 

@@ -1,6 +1,6 @@
 """How good a model is: loss and metrics on a data set, and on every client's own data."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from math import ceil
 
 import numpy as np
@@ -12,13 +12,16 @@ from fedstrata.task import Task
 
 EXAMPLES_AT_ONCE = 2048
 
+Sets = Mapping[str, tuple[Tensor, Tensor]]
+"""Examples and targets by name: train, val, test."""
+
 
 def score(task: Task, w: Tensor, buffers: Arrays, x: Tensor, y: Tensor) -> Arrays:
     """The loss and every metric of each example, [n] each."""
     found: list[Arrays] = []
     with torch.no_grad():
         for a in range(0, len(x), EXAMPLES_AT_ONCE):
-            outputs = task.forward(w, buffers, x[a : a + EXAMPLES_AT_ONCE]).outputs
+            outputs = task.scored(w, buffers, x[a : a + EXAMPLES_AT_ONCE])
             target = y[a : a + EXAMPLES_AT_ONCE]
             metrics = {n: f(outputs, target).reshape(-1) for n, f in task.metrics.items()}
             found.append({"loss": task.losses(outputs, target)} | metrics)

@@ -182,9 +182,9 @@ class Layout:
         return torch.cat([arrays[n].detach().to(self.device, self.dtype).reshape(-1) for n, _ in self.tensors])
 
     def unflatten(self, w: Tensor) -> Arrays:
-        """Named views into a vector, aliases included: for functional_call and for state_dicts."""
-        pieces = w.split([prod(s) for _, s in self.tensors])
-        named = {n: p.view(s) for (n, s), p in zip(self.tensors, pieces, strict=True)}
+        """Named views into one or several vectors, [..., P], aliases included: for modules and for state_dicts."""
+        pieces = w.split([prod(s) for _, s in self.tensors], -1)
+        named = {n: p.unflatten(-1, s) if s else p[..., 0] for (n, s), p in zip(self.tensors, pieces, strict=True)}
         return named | {alias: named[n] for alias, n in self.aliases}
 
 

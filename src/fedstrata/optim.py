@@ -13,6 +13,9 @@ from fedstrata.errors import check
 from fedstrata.layout import Arrays
 from fedstrata.values import Value
 
+Rate = float | Tensor
+"""A learning rate; a tensor, [], where a captured step must see it change."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Training(Value):
@@ -41,8 +44,8 @@ class Training(Value):
         """The optimiser's state before the first step, of one client, for parameters like w [P]."""
 
     @abstractmethod
-    def update(self, w: Tensor, grad: Tensor, state: Arrays, lr: float) -> tuple[Tensor, Arrays]:
-        """One step of K clients, [K, P]: (parameters, state)."""
+    def update(self, w: Tensor, grad: Tensor, state: Arrays, lr: Rate) -> None:
+        """One step of K clients, [K, P], in place: parameters and state are changed, the gradient is not."""
 
     def rate(self, number: int) -> float:
         """The learning rate of a round."""
@@ -84,13 +87,13 @@ class SGD(Training):
     def init(self, w: Tensor) -> Arrays:
         return {"velocity": torch.zeros_like(w)} if self.momentum else {}
 
-    def update(self, w: Tensor, grad: Tensor, state: Arrays, lr: float) -> tuple[Tensor, Arrays]:
+    def update(self, w: Tensor, grad: Tensor, state: Arrays, lr: Rate) -> None:
         if self.weight_decay:
-            grad = grad + self.weight_decay * w
-        if not self.momentum:
-            return w - lr * grad, state
-        velocity = self.momentum * state["velocity"] + grad
-        return w - lr * (grad + self.momentum * velocity if self.nesterov else velocity), {"velocity": velocity}
+            grad = grad.add(w, alpha=self.weight_decay)
+        if self.momentum:
+            velocity = state["velocity"].mul_(self.momentum).add_(grad)
+            grad = grad.add(velocity, alpha=self.momentum) if self.nesterov else velocity
+        _descend(w, grad, lr)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,13 +118,20 @@ class _Adaptive(Training):
         t = torch.zeros((), dtype=torch.float64, device=w.device)  # in bfloat16, 0.999**t would be 1
         return {"m": torch.zeros_like(w), "v": torch.zeros_like(w), "t": t}
 
-    def _moved(self, w: Tensor, grad: Tensor, state: Arrays, lr: float) -> tuple[Tensor, Arrays]:
-        t = state["t"] + 1  # [K]: clients that keep their state may stand at different steps
-        m = self.beta1 * state["m"] + (1 - self.beta1) * grad
-        v = self.beta2 * state["v"] + (1 - self.beta2) * grad.square()
-        rate = (lr / (1 - self.beta1**t))[..., None].to(w.dtype)
-        size = v.sqrt() / (1 - self.beta2**t).sqrt()[..., None].to(w.dtype) + self.eps
-        return w - rate * m / size, {"m": m, "v": v, "t": t}
+    def _move(self, w: Tensor, grad: Tensor, state: Arrays, lr: Rate, weight_decay: float = 0.0) -> None:
+        t = state["t"].add_(1)  # [K]: clients that keep their state may stand at different steps
+        if w.device.type == "cpu" and not isinstance(lr, Tensor):  # one pass over memory instead of eight
+            each = (v.unbind() if v.dim() > 1 else [v] for v in (w, grad, state["m"], state["v"]))
+            steps = t.float().reshape(-1).unbind()
+            betas = {"beta1": self.beta1, "beta2": self.beta2, "eps": self.eps, "weight_decay": weight_decay}
+            fused = torch._fused_adam_  # pyright: ignore[reportPrivateImportUsage]
+            fused(*each, [], steps, lr=lr, amsgrad=False, maximize=False, **betas)  # pyright: ignore[reportCallIssue]
+            return
+        grad = grad.add(w, alpha=weight_decay) if weight_decay else grad
+        m = state["m"].mul_(self.beta1).add_(grad, alpha=1 - self.beta1)
+        v = state["v"].mul_(self.beta2).addcmul_(grad, grad, value=1 - self.beta2)
+        size = (v.sqrt() / (1 - self.beta2**t).sqrt()[..., None].to(w.dtype)).add_(self.eps)
+        w.sub_((lr / (1 - self.beta1**t))[..., None].to(w.dtype) * m / size)
 
 
 @final
@@ -129,8 +139,8 @@ class _Adaptive(Training):
 class Adam(_Adaptive):
     """Adam, as torch.optim.Adam: weight decay is added to the gradient."""
 
-    def update(self, w: Tensor, grad: Tensor, state: Arrays, lr: float) -> tuple[Tensor, Arrays]:
-        return self._moved(w, grad + self.weight_decay * w, state, lr)
+    def update(self, w: Tensor, grad: Tensor, state: Arrays, lr: Rate) -> None:
+        self._move(w, grad, state, lr, self.weight_decay)
 
 
 @final
@@ -140,5 +150,14 @@ class AdamW(_Adaptive):
 
     weight_decay: float = 0.01
 
-    def update(self, w: Tensor, grad: Tensor, state: Arrays, lr: float) -> tuple[Tensor, Arrays]:
-        return self._moved(w * (1 - lr * self.weight_decay), grad, state, lr)
+    def update(self, w: Tensor, grad: Tensor, state: Arrays, lr: Rate) -> None:
+        w.mul_(1 - lr * self.weight_decay)
+        self._move(w, grad, state, lr)
+
+
+def _descend(w: Tensor, direction: Tensor, lr: Rate) -> None:
+    """w -= lr direction, in one pass."""
+    if isinstance(lr, Tensor):
+        w.addcmul_(direction, lr.to(w.dtype), value=-1)
+    else:
+        w.add_(direction, alpha=-lr)

@@ -1,12 +1,13 @@
 """A whole federation on one machine: the round loop that every runtime shares."""
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from time import perf_counter
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -15,26 +16,23 @@ from fedstrata.augment import Augment
 from fedstrata.buffers import BufferPolicy
 from fedstrata.clients import Clients, cast, pair
 from fedstrata.core import Proxy, Recipe, State
+from fedstrata.descent import Federation
 from fedstrata.errors import DataError, SettingError, check
-from fedstrata.evaluate import client_scores, fairness, score, summary
+from fedstrata.evaluate import client_scores, fairness, summary
 from fedstrata.layout import Arrays, Layout
 from fedstrata.optim import SGD, Training
 from fedstrata.parse import parse_recipe
+from fedstrata.precision import Precision, products
 from fedstrata.probes import PROBES
 from fedstrata.record import Recorder
 from fedstrata.rng import rng
-from fedstrata.runtimes import Apart, Runtime, Simulator, Vault
-from fedstrata.runtimes.threads import fitting_threads
+from fedstrata.runtimes import Compile, Engine, Runtime, Vault, chosen
 from fedstrata.server import OnNonFinite, Replies, Server, clients_in_words, close_round, has_data, open_round, screen
 from fedstrata.task import Batch, Loss, Task, accuracy, buffers_of
-from fedstrata.train import Federation
 from fedstrata.values import Value, fit
 
 Examples = tuple[Any, Any]
 """A pair (x, y) of arrays or tensors."""
-
-
-RuntimeName = Literal["simulator", "apart"]
 
 
 @dataclass(frozen=True)
@@ -46,9 +44,13 @@ class Plan(Value):
     buffers: BufferPolicy = "average"
     on_nonfinite: OnNonFinite = "drop"
     evaluate_every: int = 1
-    runtime: RuntimeName = "simulator"
-    chunk: int | None = None
+    evaluate_train: bool = True  # the clients' own data too, and how the scores spread over them
+    engine: Engine = "auto"
+    chunk: int | None = None  # clients stacked at a time: as many as fit unless given
+    workers: int | None = None  # processes of the pool: one a core unless given
     device: str = "cpu"
+    precision: Precision = "float32"  # of a GPU's products
+    compile: Compile = "auto"  # a GPU's local step
 
     def settings(self) -> dict[str, Any]:
         """What its TOML file says."""
@@ -59,6 +61,7 @@ class Plan(Value):
         check(self.seed >= 0, f"seed must not be negative; got {self.seed}")
         check(self.evaluate_every >= 1, f"evaluate_every must be at least 1; got {self.evaluate_every}")
         check(self.chunk is None or self.chunk >= 1, f"chunk must be at least 1; got {self.chunk}")
+        check(self.workers is None or self.workers >= 1, f"workers must be at least 1; got {self.workers}")
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,7 +78,7 @@ class Run:
     @property
     def final(self) -> dict[str, Any]:
         """The last round that was evaluated."""
-        return next((r for r in reversed(self.rounds) if "train" in r), {})
+        return next((r for r in reversed(self.rounds) if r.keys() & {"train", "val", "test"}), {})
 
 
 def simulate(
@@ -95,9 +98,13 @@ def simulate(
     buffers: BufferPolicy = "average",
     on_nonfinite: OnNonFinite = "drop",
     evaluate_every: int = 1,
-    runtime: RuntimeName = "simulator",
+    evaluate_train: bool = True,
+    engine: Engine = "auto",
     chunk: int | None = None,
+    workers: int | None = None,
     device: str = "cpu",
+    precision: Precision = "float32",
+    compile: Compile = "auto",
     out: str | Path | None = None,
     settings: Mapping[str, Any] | None = None,
     on_round: Callable[[dict[str, Any]], None] | None = None,
@@ -111,7 +118,8 @@ def simulate(
     """
     algorithm: Recipe = parse_recipe(recipe) if isinstance(recipe, str) else fit(Recipe, recipe, "recipe")
     model, training = algorithm.adapt(model, training or SGD(), seed)
-    plan = Plan(rounds, seed, buffers, on_nonfinite, evaluate_every, runtime, chunk, device)
+    means = engine, chunk, workers, device, precision, compile
+    plan = Plan(rounds, seed, buffers, on_nonfinite, evaluate_every, evaluate_train, *means)
     place = usable_device(device), Layout.of(model).dtype
     data = Clients.of(clients).owned().to(*place)
     if metrics is None and not isinstance(loss, str) and not data.y.is_floating_point():
@@ -124,12 +132,17 @@ def simulate(
         augment.apply(data.x[:1], torch.zeros(1, 3, dtype=torch.long, device=data.x.device))  # or it says why not
     given = {"val": val, "test": test, "proxy": proxy}
     sets = {n: _examples(s, f"the {n} set", *place) for n, s in given.items() if s is not None}
-    engine = _runtime(plan, fed, Vault(_fresh(fed, server)))
+    held = sets.pop("proxy", None)
+    sets |= {"train": (data.x, data.y)} if evaluate_train else {}
+    at = server.model, server.buffers
+    vault = Vault(_fresh(fed, server))
+    runtime = chosen(engine, fed, vault, sets, at, rounds, chunk, workers, compile)
     made = {"made_in_python": f"{type(model).__name__} of {fed.task.layout.size} parameters, {len(data)} clients"}
     known = made | plan.settings() | {"training": fed.training.to_dict(), "recipe": algorithm.to_dict()}
     known |= {"augment": augment.to_dict()} if augment is not None else {}
-    with fitting_threads(fed, chunk), Recorder(out, algorithm, settings or known, fed.task.layout) as recorder:
-        server, history, notes = _rounds(fed, engine, server, plan, sets, recorder, on_round)
+    recorder = Recorder(out, algorithm, settings or known, fed.task.layout)
+    with closing(runtime), products(precision), recorder:
+        server, history, notes = _rounds(fed, runtime, server, plan, held, recorder, on_round)
         trained = _trained(model, replace(server, model=algorithm.shown(server.state, server.model)))
         recorder.model(trained)
     return Run(algorithm, trained, fed.task.layout, history, notes, recorder.folder)
@@ -137,22 +150,21 @@ def simulate(
 
 def _rounds(
     fed: Federation,
-    engine: Runtime,
+    runtime: Runtime,
     server: Server,
     plan: Plan,
-    sets: dict[str, tuple[Tensor, Tensor]],
+    held: tuple[Tensor, Tensor] | None,
     recorder: Recorder,
     on_round: Callable[[dict[str, Any]], None] | None,
 ) -> tuple[Server, list[dict[str, Any]], list[Arrays]]:
     """Round after round: (the server at the end, what the record says, the notes)."""
-    held = sets.pop("proxy", None)
     history: list[dict[str, Any]] = []
     notes: list[Arrays] = []
     for number in range(plan.rounds):
         began = perf_counter()
-        server, line, noted = play(fed, engine, server, held, plan.on_nonfinite)
+        server, line, noted = play(fed, runtime, server, held, plan.on_nonfinite)
         if (number + 1) % plan.evaluate_every == 0 or number + 1 == plan.rounds:
-            line |= evaluate(fed, server, sets)
+            line |= evaluate(fed, runtime, server)
         line["seconds"] = round(perf_counter() - began, 4)
         recorder.round(line, noted)
         history.append(line)
@@ -161,25 +173,25 @@ def _rounds(
             on_round(line)
     if fed.recipe.finish:
         began = perf_counter()
-        server = finish(fed, engine, server)
+        server = finish(fed, runtime, server)
         line = {"round": plan.rounds, "finish": True, "cohort": has_data(server.stats).tolist(), "dropped": []}
-        line |= evaluate(fed, server, sets) | {"seconds": round(perf_counter() - began, 4)}
+        line |= evaluate(fed, runtime, server) | {"seconds": round(perf_counter() - began, 4)}
         recorder.round(line, {})
         history.append(line)
     return server, history, notes
 
 
 def play(
-    fed: Federation, engine: Runtime, server: Server, held: tuple[Tensor, Tensor] | None, on_nonfinite: OnNonFinite
+    fed: Federation, runtime: Runtime, server: Server, held: tuple[Tensor, Tensor] | None, on_nonfinite: OnNonFinite
 ) -> tuple[Server, dict[str, Any], Arrays]:
     """One round from beginning to end: (the server after it, what the record says of it, its notes)."""
     recipe, number = fed.recipe, server.number
-    ask = partial(engine.survey, server)
+    ask = partial(runtime.survey, server)
     server, cohort, brief = open_round(recipe, server, rng(fed.seed, "select", number), ask)
     probes = (recipe.needs & PROBES.keys()) - recipe.select.asks - recipe.briefing
     replies, dropped = Replies(cohort.ids, server.model.new_zeros(0, server.layout.size)), []
     if len(cohort):
-        replies, dropped = screen(engine.train(server, cohort, brief, probes), number, on_nonfinite)
+        replies, dropped = screen(runtime.train(server, cohort, brief, probes), number, on_nonfinite)
     proxy = Proxy(fed.task, Batch(*held), server.buffers) if held is not None else None
     lr = fed.training.rate(number)
     server, notes = close_round(recipe, server, cohort, replies, proxy, fed.buffers, fed.training, lr, fed.seed)
@@ -192,13 +204,13 @@ def play(
     return server, line, notes
 
 
-def finish(fed: Federation, engine: Runtime, server: Server) -> Server:
+def finish(fed: Federation, runtime: Runtime, server: Server) -> Server:
     """The server after what the recipe does once, at the end, with every client's answers."""
     model = fed.recipe.shown(server.state, server.model)
     for i, part in enumerate(fed.recipe.finish):
         server = replace(server, model=model)
         pool = has_data(server.stats)
-        answers = engine.survey(server, part.asks, pool.tolist())
+        answers = runtime.survey(server, part.asks, pool.tolist())
         answers["examples"] = server.stats["examples"][pool.to(server.model.device)]
         told = torch.stack([a.isfinite().reshape(len(a), -1).all(1) for a in answers.values()]).all(0)
         stats = {n: v[told] for n, v in answers.items()}
@@ -206,14 +218,15 @@ def finish(fed: Federation, engine: Runtime, server: Server) -> Server:
     return replace(server, model=model, state=fed.recipe.init(server.layout, server.population))  # no average to show
 
 
-def evaluate(fed: Federation, server: Server, sets: Mapping[str, tuple[Tensor, Tensor]]) -> dict[str, Any]:
+def evaluate(fed: Federation, runtime: Runtime, server: Server) -> dict[str, Any]:
     """Loss and metrics of the global model on every set, and how they spread over the clients' own data."""
     model = fed.recipe.shown(server.state, server.model)
-    trained = score(fed.task, model, server.buffers, fed.clients.x, fed.clients.y)
-    others = {n: summary(score(fed.task, model, server.buffers, *s)) for n, s in sets.items()}
-    watched, best = ("accuracy", "high") if "accuracy" in fed.task.metrics else ("loss", "low")
-    spread = fairness(client_scores(trained, fed.clients.rows)[watched], best)
-    return {"train": summary(trained), **others, "clients": spread}
+    scores = {n: runtime.score(model, server.buffers, n) for n in ("train", "val", "test") if n in runtime.sets}
+    line: dict[str, Any] = {n: summary(s) for n, s in scores.items()}
+    if "train" in scores:
+        watched, best = ("accuracy", "high") if "accuracy" in fed.task.metrics else ("loss", "low")
+        line["clients"] = fairness(client_scores(scores["train"], fed.clients.rows)[watched], best)
+    return line
 
 
 def _first(fed: Federation, model: nn.Module) -> Server:
@@ -244,10 +257,6 @@ def _have(fed: Federation, proxy: Examples | None) -> frozenset[str]:
     have |= {"features"} if has_features else set()
     have |= {"labels"} if not fed.clients.y.is_floating_point() else set()
     return frozenset(have)
-
-
-def _runtime(plan: Plan, fed: Federation, vault: Vault) -> Runtime:
-    return Apart(fed, vault) if plan.runtime == "apart" else Simulator(fed, vault, plan.chunk)
 
 
 def usable_device(name: str) -> torch.device:

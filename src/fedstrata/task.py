@@ -3,16 +3,21 @@
 from collections.abc import Callable, Mapping
 from copy import deepcopy
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, vmap
+from torch.func import vmap
+from torch.utils._pytree import tree_map
 
-from fedstrata.batchnorm import heed_masks, real_examples
+from fedstrata.batchnorm import real_examples
+from fedstrata.bind import Place, bound, places, seen_by
 from fedstrata.dropout import client_noise, heed_noise
 from fedstrata.errors import DataError, ModelError, SettingError, in_short, near
+from fedstrata.fold import fold, folds, heed_folds, unfold
 from fedstrata.layout import Arrays, Layout
+from fedstrata.precision import casting
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 """(outputs [B, ...], targets [B, ...]) -> one loss an example, [B], or their mean."""
@@ -45,7 +50,7 @@ LOSSES: dict[str, tuple[Loss, dict[str, Loss]]] = {
 
 
 class Forward(NamedTuple):
-    """What one pass of the model over a batch gave."""
+    """What one pass of the model over a batch gave; of K clients, everything has a leading axis more."""
 
     outputs: Tensor  # [B, ...]
     features: Tensor | None  # [B, d] what the classifier saw, if the model has one
@@ -91,6 +96,8 @@ class Task:
     metrics: Mapping[str, Loss] = field(default_factory=dict)
     classifier: str | None = None  # the module whose input the features are
     noisy: bool = False  # it has dropout
+    folds: bool = False  # K clients can be folded into one batch
+    channels_last: bool = False  # images and kernels are laid out so: faster for convolutions on a CPU
 
     @classmethod
     def of(
@@ -109,10 +116,10 @@ class Task:
         named = model.named_parameters(remove_duplicate=False)
         frozen = {n: p.detach().to(device) for n, p in named if not p.requires_grad}
         layout = Layout.of(model).to(device)  # of the model as given: moving it would untie what shares storage
-        train, evaluate = (heed_masks(deepcopy(model).to(device)) for _ in range(2))
+        train, evaluate = (heed_folds(deepcopy(model).to(device)) for _ in range(2))
         train, evaluate = train.train(), evaluate.eval()
         noisy = heed_noise(train)
-        return cls(layout, train, evaluate, frozen, loss, metrics or {}, classifier_of(model), noisy)
+        return cls(layout, train, evaluate, frozen, loss, metrics or {}, classifier_of(model), noisy, folds(model))
 
     def forward(
         self,
@@ -124,18 +131,84 @@ class Task:
         noise: Tensor | None = None,
     ) -> Forward:
         """One pass over a batch; the buffers that come back are new. `noise` is what dropout draws from."""
+        return self._pass(self.layout.unflatten(w), buffers, x, mode, mask, noise)
+
+    def scored(self, w: Tensor, buffers: Arrays, x: Tensor) -> Tensor:
+        """What the model puts out in evaluation mode, [B, ...], by the fastest way; not inside vmap."""
+        return self._pass(*self._laid_out(self.layout.unflatten(w), buffers, x), "eval").outputs
+
+    def stacked(
+        self, w: Tensor, buffers: Arrays, x: Tensor, mask: Tensor | None = None, noise: Tensor | None = None
+    ) -> Forward:
+        """One pass in training mode of K clients, each over its own batch: [K, P], [K, ...] each, [K, B, ...]."""
+        k, given = len(w), {n: v for n, v in (("mask", mask), ("noise", noise)) if v is not None}
+        if k == 1:
+            alone = self._laid_out(self.layout.unflatten(w[0]), {n: b[0] for n, b in buffers.items()}, x[0])
+            seen = self._pass(*alone, "train", **{n: v[0] for n, v in given.items()})
+            return tree_map(lambda v: None if v is None else v[None], seen)
+        if not self.folds:
+            return self._vmapped(w, buffers, x, given)
+        folded = {"mask": mask.T} if mask is not None else {}
+        seen = self._pass(self.layout.unflatten(w), buffers, fold(x), "train", **given | folded)
+        features = None if seen.features is None else unfold(seen.features, k)
+        return Forward(unfold(seen.outputs, k), features, seen.buffers)
+
+    def folds_well(self, w: Tensor, buffers: Arrays, x: Tensor) -> bool:
+        """Whether two different clients folded together give what each gives alone, on a few examples."""
+        other = torch.where(torch.arange(len(w), device=w.device) % 2 == 0, 1.1, 0.9) * w
+        models, batches = torch.stack([w, other]), torch.stack([x, x.flip(0)])
+        own = {n: b.expand(2, *b.shape) for n, b in buffers.items()}
+        noise = torch.arange(2, device=w.device) if self.noisy else None
+        with torch.no_grad():
+            try:
+                both = self.stacked(models, own, batches, None, noise)
+            except (RuntimeError, ValueError, TypeError, IndexError):
+                return False
+            draws = [None, None] if noise is None else list(noise)
+            alone = [self.forward(models[k], buffers, batches[k], "train", noise=draws[k]) for k in range(2)]
+        pairs = [(both.outputs[k], alone[k].outputs) for k in range(2)]
+        pairs += [(b[k], alone[k].buffers[n]) for n, b in both.buffers.items() for k in range(2)]
+        return all(torch.allclose(a, b, rtol=1e-3, atol=1e-3 * float(b.double().abs().max())) for a, b in pairs)
+
+    def _vmapped(self, w: Tensor, buffers: Arrays, x: Tensor, given: Arrays) -> Forward:
+        def alone(w: Tensor, buffers: Arrays, x: Tensor, given: Arrays) -> tuple[Tensor, list[Tensor], Arrays]:
+            outputs, features, after = self.forward(w, buffers, x, "train", **given)
+            return outputs, [] if features is None else [features], after
+
+        outputs, features, after = vmap(alone, randomness="different")(w, buffers, x, given)
+        return Forward(outputs, features[0] if features else None, after)
+
+    def _laid_out(self, parameters: Arrays, buffers: Arrays, x: Tensor) -> tuple[Arrays, Arrays, Tensor]:
+        """Parameters, buffers and examples, with kernels and images as a CPU's convolutions like them."""
+        if not self.channels_last or x.dim() != 4:
+            return parameters, buffers, x
+        last = torch.channels_last
+        kernels = {n: v.contiguous(memory_format=last) for n, v in parameters.items() if v.dim() == 4}
+        return parameters | kernels, buffers, x.contiguous(memory_format=last)
+
+    def _pass(
+        self,
+        parameters: Arrays,
+        buffers: Arrays,
+        x: Tensor,
+        mode: Literal["train", "eval"],
+        mask: Tensor | None = None,
+        noise: Tensor | None = None,
+    ) -> Forward:
         model = self.train_mode if mode == "train" else self.eval_mode
         after = {n: b.clone() for n, b in buffers.items()} if mode == "train" else buffers
         seen: list[Tensor] = []
         head = model.get_submodule(self.classifier) if self.classifier is not None else None
-        hook = head.register_forward_pre_hook(lambda _, args: seen.append(args[0])) if head is not None else None
-        try:
-            with real_examples(mask), client_noise(noise):
-                outputs = functional_call(model, self.layout.unflatten(w) | self.frozen | after, (x,))
-        finally:
-            if hook is not None:
-                hook.remove()
+        values = parameters | self.frozen | after
+        watching = seen_by(head, seen.append)
+        with real_examples(mask), client_noise(noise), watching, bound(self._places[mode], values), casting(x.device):
+            outputs = model(x)
+        outputs = outputs.to(self.layout.dtype) if outputs.is_floating_point() else outputs
         return Forward(outputs, seen[-1] if seen else None, after)
+
+    @cached_property
+    def _places(self) -> dict[str, dict[str, list[Place]]]:
+        return {"train": places(self.train_mode), "eval": places(self.eval_mode)}
 
     def features(self, w: Tensor, buffers: Arrays, x: Tensor) -> Tensor:
         """What the classifier sees, [B, d], in evaluation mode."""

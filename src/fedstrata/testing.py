@@ -13,13 +13,14 @@ from torch.utils._pytree import keystr, tree_flatten_with_path, tree_leaves, tre
 from fedstrata.buffers import Buffers
 from fedstrata.clients import Clients
 from fedstrata.core import Cohort, Finish, Local, Part, Proxy, Recipe, Round, Select, State, Step, Weigh
+from fedstrata.descent import Errand, Federation
 from fedstrata.errors import check as require
 from fedstrata.layout import Arrays
 from fedstrata.optim import SGD, Training
 from fedstrata.probes import PROBES
 from fedstrata.recipes import recipe
 from fedstrata.task import Batch, Task, buffers_of
-from fedstrata.train import Errand, Federation, Trained, survey, train
+from fedstrata.train import Trained, survey, train
 from fedstrata.values import Value, kinds, load
 
 POPULATION = 7

@@ -7,13 +7,13 @@ import torch
 
 import fedstrata as fs
 from fedstrata.core import Recipe
+from fedstrata.descent import Federation
 from fedstrata.errors import NeedError, NotFiniteError
 from fedstrata.parts import Calmest, Sample
-from fedstrata.runtimes import Simulator, Vault
+from fedstrata.runtimes import Stacked, Vault
 from fedstrata.server import Server
 from fedstrata.simulate import _first, play
 from fedstrata.task import Task
-from fedstrata.train import Federation
 from tests.federations import PLAIN, final_model, flat, mlp, unequal_clients
 
 R = fs.recipes
@@ -80,7 +80,7 @@ class BadUpload(fs.Local):
 def test_a_client_whose_upload_alone_is_not_finite_is_dropped_and_keeps_its_memory():
     fed, vault, server = parts_of(R.fedavg(local=BadUpload()))
     for _ in range(2):
-        server, line, _ = play(fed, Simulator(fed, vault), server, None, "drop")
+        server, line, _ = play(fed, Stacked(fed, vault, {}), server, None, "drop")
         assert line["dropped"] == [1]
     turns = {k: float(m["local.0"]["turns"]) for k, m in vault.memories.items()}
     assert turns == dict.fromkeys([0, 2, 3, 4, 5, 6], 2.0)
@@ -117,7 +117,7 @@ def test_moon_needs_no_model_that_is_finite_at_zero():
     torch.manual_seed(0)
     first = torch.nn.utils.parametrizations.weight_norm(torch.nn.Linear(6, 5, dtype=torch.float64))
     model = torch.nn.Sequential(first, torch.nn.ReLU(), torch.nn.Linear(5, 3, dtype=torch.float64))
-    run = fs.simulate(R.moon(), model, unequal_clients(), rounds=2, runtime="apart")
+    run = fs.simulate(R.moon(), model, unequal_clients(), rounds=2, engine="apart")
     assert [r["dropped"] for r in run.rounds] == [[], []]
 
 
@@ -235,7 +235,7 @@ def test_data_that_does_not_fit_is_a_sentence_before_anything_runs(x, y, sentenc
     [
         ({"rounds": 0}, "rounds must be at least 1"), ({"seed": -1}, "seed must not be negative"),
         ({"loss": "cross_entropi"}, "did you mean 'cross_entropy'"),
-        ({"runtime": "cloud"}, "runtime must be one of 'simulator', 'apart'"),
+        ({"engine": "cloud"}, "engine must be one of 'auto', 'stacked', 'pool', 'apart'"),
         ({"buffers": "averege"}, "buffers must be one of"), ({"on_nonfinite": "Raise"}, "on_nonfinite must be one of"),
         ({"rounds": 2.5}, "rounds must be a whole number"), ({"device": "warp"}, "the device 'warp' cannot be used"),
         ({"loss": torch.nn.CrossEntropyLoss(weight=torch.tensor([99.0, 1, 1]).double())}, "reduction='none'"),

@@ -91,7 +91,7 @@ def test_the_local_policy_keeps_every_clients_buffers_at_home(name):
     settings = {"rounds": 3, "training": TRAIN}
     local, world = (fs.simulate(R.METHODS[name](), bn_cnn(), image_clients(), buffers=p, **settings).model.state_dict()
                     for p in ("local", "global"))  # fmt: skip
-    apart = fs.simulate(R.METHODS[name](), bn_cnn(), image_clients(), buffers="local", runtime="apart", **settings)
+    apart = fs.simulate(R.METHODS[name](), bn_cnn(), image_clients(), buffers="local", engine="apart", **settings)
     assert torch.equal(local["1.running_mean"], torch.zeros(3, dtype=torch.float64))
     torch.testing.assert_close(local, apart.model.state_dict(), rtol=0, atol=1e-11)
     if name != "fedavg":  # FedAvg trains with the batch's own statistics; these two look at the running ones
@@ -114,7 +114,7 @@ def test_dropout_is_reproducible_and_different_for_each_client():
 def test_dropout_is_the_same_in_chunks_and_apart(layer):
     torch.manual_seed(0)
     model = nn.Sequential(nn.Conv2d(1, 4, 3), layer, nn.Flatten(), nn.Linear(16, 3), nn.Dropout(0.2)).double()
-    ways: list[dict[str, Any]] = [{"chunk": 1}, {"chunk": 3}, {}, {"runtime": "apart"}]
+    ways: list[dict[str, Any]] = [{"chunk": 1}, {"chunk": 3}, {}, {"engine": "apart"}]
     runs = [fs.simulate(R.moon(), model, image_clients(), rounds=2, training=TRAIN, **w).model for w in ways]
     for run in runs[1:]:
         torch.testing.assert_close(run.state_dict(), runs[0].state_dict(), rtol=0, atol=1e-11)
@@ -142,7 +142,7 @@ def test_a_model_that_vmap_cannot_stack_trains_apart():
         def forward(self, x):
             return self.head(self.rnn(x.view(-1, 3, 2))[0][:, -1])
 
-    run = fs.simulate(R.scaffold(), Recurrent(), unequal_clients(), rounds=1, training=TRAIN, runtime="apart")
+    run = fs.simulate(R.scaffold(), Recurrent(), unequal_clients(), rounds=1, training=TRAIN, engine="apart")
     assert run.final["train"]["loss"] > 0
 
 

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 import fedstrata as fs
+from fedstrata.runtimes import choose
 from fedstrata.runtimes import vault as vaults
 from tests.federations import PLAIN, final_model, mlp, unequal_clients
 
@@ -11,8 +12,8 @@ R = fs.recipes
 
 
 @pytest.mark.parametrize("name", PLAIN)
-def test_simulator_equals_apart(name):
-    together, apart = (final_model(R.METHODS[name](), runtime=r) for r in ("simulator", "apart"))
+def test_stacked_clients_equal_single_ones(name):
+    together, apart = (final_model(R.METHODS[name](), engine=r) for r in ("stacked", "apart"))
     torch.testing.assert_close(together, apart, rtol=0, atol=1e-11)
 
 
@@ -21,6 +22,21 @@ def test_and_differs_when_client_memory_is_lost(name, monkeypatch):
     kept = final_model(R.METHODS[name](), rounds=4)
     monkeypatch.setattr(vaults.Vault, "put", lambda *_: None)
     assert not torch.allclose(kept, final_model(R.METHODS[name](), rounds=4), rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", PLAIN)
+def test_worker_processes_equal_single_clients(name):
+    pooled, apart = (final_model(R.METHODS[name](), engine=r) for r in ("pool", "apart"))
+    torch.testing.assert_close(pooled, apart, rtol=0, atol=1e-11)
+
+
+@pytest.mark.parametrize("name", ["fedavg", "scaffold", "moon", "fedpbs", "fedlws"])
+def test_the_number_of_workers_does_not_change_a_bit(name, monkeypatch):
+    monkeypatch.setattr(choose, "cores", lambda: 3)
+    settings = {"model": mlp(dtype=torch.float32), "clients": unequal_clients((9, 4, 20, 1) * 2), "engine": "pool"}
+    one, two, three = (final_model(R.METHODS[name](), workers=w, **settings) for w in (1, 2, 3))
+    assert torch.equal(one, two)
+    assert torch.equal(one, three)
 
 
 @pytest.mark.parametrize("name", PLAIN)
@@ -37,7 +53,7 @@ def test_the_size_of_chunks_does_not_matter(name):
     fs.AdamW(lr=0.01), fs.SGD(lr=0.1, steps=7, clip=0.5), fs.SGD(lr=0.1, batch=4, drop_last=True, decay=0.9),
 ], ids=repr)  # fmt: skip
 def test_every_optimiser_gives_the_same_stacked_and_apart(training):
-    together, apart = (final_model(R.fedavg(), runtime=r, training=training) for r in ("simulator", "apart"))
+    together, apart = (final_model(R.fedavg(), engine=r, training=training) for r in ("stacked", "apart"))
     torch.testing.assert_close(together, apart, rtol=0, atol=1e-11)
 
 
@@ -55,26 +71,29 @@ def test_one_seed_gives_one_run_and_another_seed_another():
 
 
 class Fragile(torch.nn.Module):
-    """Fails on data it does not like."""
+    """Fails on data it does not like; a parameter of its own makes that vmap's business."""
 
     def __init__(self):
         super().__init__()
         self.layer = torch.nn.Linear(6, 3)
+        self.scale = torch.nn.Parameter(torch.ones(3))
 
     def forward(self, x):
         if self.training and bool((x > 99).any()):
             raise RuntimeError("a value above 99")
-        return self.layer(x)
+        return self.layer(x) * self.scale
 
 
 def test_what_cannot_be_stacked_says_what_to_do():
-    with pytest.raises(fs.FedstrataError, match=r"round 0: the stacked clients failed .* runtime = 'apart' names"):
-        fs.simulate(R.fedavg(), Fragile(), unequal_clients(), rounds=1)  # a condition on data, which vmap cannot stack
-    assert fs.simulate(R.fedavg(), Fragile(), unequal_clients(), rounds=1, runtime="apart").final["train"]["loss"] > 0
+    with pytest.raises(fs.FedstrataError, match=r"round 0: the stacked clients failed .* engine = 'apart' names"):
+        fs.simulate(
+            R.fedavg(), Fragile(), unequal_clients(), rounds=1, engine="stacked"
+        )  # a condition on data, which vmap cannot stack
+    assert fs.simulate(R.fedavg(), Fragile(), unequal_clients(), rounds=1, engine="apart").final["train"]["loss"] > 0
 
 
 def test_apart_names_the_stage_the_round_and_the_client():
     clients = unequal_clients()
     clients.x[clients.rows[4][0]] = 100.0
     with pytest.raises(fs.FedstrataError, match=r"round 0, client 4, training: RuntimeError: a value above 99"):
-        fs.simulate(R.fedavg(), Fragile(), clients, rounds=1, runtime="apart")
+        fs.simulate(R.fedavg(), Fragile(), clients, rounds=1, engine="apart")

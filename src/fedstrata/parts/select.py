@@ -40,9 +40,11 @@ class Sample(Select):
 
     def pick(self, state, stats, rng):
         n = stats["examples"].double().cpu().numpy()
-        k = min(len(n), self.k or max(1, round((self.fraction or 0) * len(n))))
-        chosen = rng.choice(len(n), k, replace=False, p=n / n.sum() if self.by == "size" else None)
-        return torch.from_numpy(chosen), state
+        p = n / n.sum() if self.by == "size" else None
+        return torch.from_numpy(rng.choice(len(n), self.size(len(n)), replace=False, p=p)), state
+
+    def size(self, population):
+        return min(population, self.k or max(1, round((self.fraction or 0) * population)))
 
 
 @final

@@ -63,11 +63,12 @@ def described(make: Callable[..., Recipe]) -> tuple[str, str]:
 
 def _cells(final: Mapping[str, Any]) -> dict[str, str]:
     """Rates as percentages; for a regression there are only losses."""
-    watched = "accuracy" if "accuracy" in final["train"] else "loss"
     sets = [where for where in ("test", "val", "train") if where in final]
+    watched = "accuracy" if any("accuracy" in final[where] for where in sets) else "loss"
     cells = {where: _text(watched, final[where][watched]) for where in sets}
     clients = {"clients": "mean", "worst 10 %": "worst10", "spread": "std"}
-    cells |= {title: _text(watched, final["clients"][key]) for title, key in clients.items()}
+    if "clients" in final:
+        cells |= {title: _text(watched, final["clients"][key]) for title, key in clients.items()}
     return cells | ({f"{sets[0]} loss": _text("loss", final[sets[0]]["loss"])} if watched != "loss" else {})
 
 

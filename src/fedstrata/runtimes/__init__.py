@@ -1,8 +1,10 @@
-"""Who carries the messages of a round: several transports of the same recipe."""
+"""Who calls the clients of a round: several engines for the same recipe."""
 
 from fedstrata.runtimes.apart import Apart
-from fedstrata.runtimes.simulator import Simulator
+from fedstrata.runtimes.choose import Compile, Engine, chosen
+from fedstrata.runtimes.pool import Pool
+from fedstrata.runtimes.stacked import Stacked
 from fedstrata.runtimes.vault import Vault
 from fedstrata.runtimes.visit import Runtime
 
-__all__ = ["Apart", "Runtime", "Simulator", "Vault"]
+__all__ = ["Apart", "Compile", "Engine", "Pool", "Runtime", "Stacked", "Vault", "chosen"]

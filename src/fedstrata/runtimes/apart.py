@@ -9,18 +9,14 @@ import torch
 from fedstrata.core import Cohort, State
 from fedstrata.errors import ClientError
 from fedstrata.layout import Arrays
-from fedstrata.runtimes.vault import Vault
-from fedstrata.runtimes.visit import errand_for, joined, visit
+from fedstrata.runtimes.visit import InProcess, errand_for, joined, visit
 from fedstrata.server import Replies, Server
-from fedstrata.train import Federation, Watch, survey
+from fedstrata.train import Watch, survey
 
 
 @dataclass(frozen=True)
-class Apart:
-    """Trains the cohort one client after another."""
-
-    fed: Federation
-    vault: Vault
+class Apart(InProcess):
+    """Trains the cohort one client after another, each with all threads."""
 
     def survey(self, server: Server, names: frozenset[str], ids: Sequence[int]) -> Arrays:
         answers = []

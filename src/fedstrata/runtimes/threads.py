@@ -1,24 +1,36 @@
 """How many threads torch uses: one for tiny work, where two collapse as soon as the machine is shared."""
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
 
-from fedstrata.train import Federation
-
 TINY = 2e7
-"""Multiplications of a stacked step below which one thread is used; parameters x batch x clients, roughly."""
+"""Multiplications of a step below which one thread is used."""
+
+
+def cores() -> int:
+    """The processors that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 @contextmanager
-def fitting_threads(fed: Federation, chunk: int | None) -> Iterator[None]:
-    """Within this block torch uses one thread if the local steps are tiny, else as many as it did before."""
-    batch = fed.training.batch or int(fed.clients.sizes.max())
-    work = fed.task.layout.size * batch * min(len(fed.clients), chunk or len(fed.clients))
+def threads(count: int) -> Iterator[None]:
+    """Within this block torch uses so many threads."""
     before = torch.get_num_threads()
-    torch.set_num_threads(1 if work < TINY else before)
+    if count == before:
+        yield
+        return
+    torch.set_num_threads(count)
     try:
         yield
     finally:
         torch.set_num_threads(before)
+
+
+@contextmanager
+def fitting_threads(work: float) -> Iterator[None]:
+    """One thread for steps of less than so many multiplications, else as many as before."""
+    with threads(1 if work < TINY else torch.get_num_threads()):
+        yield

@@ -2,29 +2,60 @@
 
 from collections.abc import Sequence
 from contextlib import nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import torch
+from torch import Tensor
 from torch.utils._pytree import tree_map
 
 from fedstrata.core import Cohort, State
+from fedstrata.descent import Errand, Federation, Steps, take_steps
+from fedstrata.evaluate import Sets, score
 from fedstrata.layout import Arrays
 from fedstrata.runtimes.vault import Vault
 from fedstrata.server import Replies, Server
-from fedstrata.train import Errand, Federation, Watch, train
+from fedstrata.train import Watch, train
 
 
 class Runtime(Protocol):
     """Who calls the clients."""
+
+    @property
+    def sets(self) -> Sets:
+        """What it scores models on."""
+        ...
 
     def survey(self, server: Server, names: frozenset[str], ids: Sequence[int]) -> Arrays:
         """What these clients measure at the global model, [K] each."""
         ...
 
     def train(self, server: Server, cohort: Cohort, brief: State, probes: frozenset[str]) -> Replies:
-        """Send the cohort through a round."""
+        """Send the cohort through a round; what comes back is good until the next one."""
         ...
+
+    def score(self, model: Tensor, buffers: Arrays, name: str) -> Arrays:
+        """The loss and every metric of each example of a set, [n] each."""
+        ...
+
+    def close(self) -> None:
+        """Let go of what it holds."""
+        ...
+
+
+@dataclass(frozen=True)
+class InProcess:
+    """What runtimes without processes of their own share."""
+
+    fed: Federation
+    vault: Vault
+    sets: Sets
+
+    def score(self, model: Tensor, buffers: Arrays, name: str) -> Arrays:
+        return score(self.fed.task, model, buffers, *self.sets[name])
+
+    def close(self) -> None:
+        return
 
 
 def errand_for(fed: Federation, vault: Vault, server: Server, ids: Sequence[int], probes: frozenset[str]) -> Errand:
@@ -36,6 +67,16 @@ def errand_for(fed: Federation, vault: Vault, server: Server, ids: Sequence[int]
     return Errand(ids, server.number, server.model, buffers, {}, {}, {}, probes)
 
 
+def errand_of(
+    fed: Federation, vault: Vault, server: Server, cohort: Cohort, brief: State, probes: frozenset[str], part: slice
+) -> Errand:
+    """What the clients of a part of the cohort need to train."""
+    ids = cohort.ids[part].tolist()
+    brief, stats = tree_map(lambda v: v[part], (brief, cohort.stats))
+    memory = vault.take(ids, server.model.device)
+    return replace(errand_for(fed, vault, server, ids, probes), brief=brief, memory=memory, stats=stats)
+
+
 def visit(
     fed: Federation,
     vault: Vault,
@@ -45,16 +86,14 @@ def visit(
     probes: frozenset[str],
     part: slice,
     watch: Watch = nullcontext,
+    steps: Steps = take_steps,
 ) -> Replies:
     """Train the clients of a part of the cohort. Who returned something that is not finite keeps its old memory."""
-    ids = cohort.ids[part].tolist()
-    brief, stats = tree_map(lambda v: v[part], (brief, cohort.stats))
-    memory = vault.take(ids, server.model.device)
-    errand = replace(errand_for(fed, vault, server, ids, probes), brief=brief, memory=memory, stats=stats)
-    back = train(fed, errand, watch)
+    errand = errand_of(fed, vault, server, cohort, brief, probes, part)
+    back = train(fed, errand, watch, steps)
     replies = Replies(cohort.ids[part], back.delta, back.buffers, back.uploads, back.stats)
     if back.memory:
-        vault.put(ids, back.memory, replies.usable())
+        vault.put(errand.ids, back.memory, replies.usable())
     return replies
 
 

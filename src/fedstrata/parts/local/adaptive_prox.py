@@ -22,6 +22,7 @@ class AdaptiveProx(Local):
     alpha: float = 0.5
     grain: Grain = "tensor"  # the paper's layer is the parameter tensor (D-04)
     mu_init: float | None = None  # unstated in the paper; mu itself unless given (D-02)
+    elementwise = True
 
     def validate(self):
         check(self.mu >= 0, f"AdaptiveProx.mu must not be negative; got {self.mu}")

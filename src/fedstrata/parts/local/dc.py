@@ -21,6 +21,7 @@ class DC(Local):
 
     alpha: float = 0.01
     clip: float | None = None  # the largest norm of a gradient, 10 in the authors' code
+    elementwise = True
 
     def validate(self):
         check(self.alpha > 0, f"DC.alpha must be above 0; got {self.alpha}")

@@ -29,6 +29,7 @@ class Dyn(Local):
     show: Literal["server", "participants", "all"] = "server"
     unsquared: bool = False
     over: Literal["all", "cohort"] = "all"
+    elementwise = True
 
     def validate(self):
         check(self.alpha > 0, f"Dyn.alpha must be above 0, as FedDyn divides by it; got {self.alpha}")
@@ -58,7 +59,7 @@ class Dyn(Local):
         gap = w - turn.start
         pull = self._alpha(turn, w) * gap  # gradient of Eq. 1
         if self.unsquared:
-            pull = pull / 2 / torch.linalg.vector_norm(gap).clamp_min(1e-30)
+            pull = pull / 2 / torch.linalg.vector_norm(gap, dim=-1, keepdim=True).clamp_min(1e-30)
         return grad - turn.memory["g"] + pull
 
     def report(self, w, turn):

@@ -31,6 +31,7 @@ class Prox(Local):
 
     mu: float | PerLayer = 0.01
     plain_sgd: bool = False
+    elementwise = True
 
     def validate(self):
         values = self.mu.values if isinstance(self.mu, PerLayer) else (self.mu,)
@@ -46,7 +47,9 @@ class Prox(Local):
         return {}
 
     def correct(self, grad, w, turn):
-        return grad + _strength(self.mu, turn.task.layout) * (w - turn.start)
+        if isinstance(self.mu, PerLayer):
+            return grad + _strength(self.mu, turn.task.layout) * (w - turn.start)
+        return grad.add(w - turn.start, alpha=self.mu)
 
 
 def _strength(mu: float | PerLayer, layout: Layout) -> Tensor | float:

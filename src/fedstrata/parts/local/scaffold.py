@@ -20,6 +20,7 @@ class Scaffold(Local):
     """
 
     option: Literal[1, 2] = 2
+    elementwise = True
 
     @property
     def needs(self):

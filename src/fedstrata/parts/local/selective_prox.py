@@ -28,6 +28,7 @@ class SelectiveProx(Local):
     variance: Variance = "loss"
     two_phase: bool = False
     resources: tuple[float, ...] | None = None  # of client 0, 1, ..., each in (0, 1]
+    elementwise = True
 
     def validate(self):
         check(self.mu >= 0, f"SelectiveProx.mu must not be negative; got {self.mu}")

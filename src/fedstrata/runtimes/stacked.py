@@ -3,59 +3,68 @@
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
 
 from fedstrata.core import Cohort, State
+from fedstrata.descent import Federation, Steps, take_steps
 from fedstrata.errors import ClientError, FedstrataError
 from fedstrata.layout import Arrays
-from fedstrata.runtimes.vault import Vault
-from fedstrata.runtimes.visit import errand_for, joined, visit
+from fedstrata.runtimes.threads import fitting_threads
+from fedstrata.runtimes.visit import InProcess, errand_for, joined, visit
 from fedstrata.server import Replies, Server
-from fedstrata.train import Federation, survey
+from fedstrata.train import survey
 
 SHARE_OF_MEMORY = 0.25
 """What a chunk may take: of all memory, not of what happens to be free, so that the same run has the same chunks."""
 
 
 @dataclass(frozen=True)
-class Simulator:
+class Stacked(InProcess):
     """Trains the cohort stacked, `chunk` clients at a time."""
 
-    fed: Federation
-    vault: Vault
     chunk: int | None = None
+    steps: Steps = take_steps
+
+    @cached_property
+    def at_once(self) -> int:
+        """How many clients are stacked."""
+        return self.chunk or clients_at_once(self.fed)
 
     def survey(self, server: Server, names: frozenset[str], ids: Sequence[int]) -> Arrays:
-        step = self.chunk or clients_at_once(self.fed, server.model)
+        step = self.at_once
         chunks = [ids[i : i + step] for i in range(0, len(ids), step)]
         answers = [survey(self.fed, errand_for(self.fed, self.vault, server, c, names)) for c in chunks]
         return {n: torch.cat([a[n] for a in answers]) for n in names}
 
     def train(self, server: Server, cohort: Cohort, brief: State, probes: frozenset[str]) -> Replies:
-        step = self.chunk or clients_at_once(self.fed, server.model)
+        step = self.at_once
         parts = [slice(i, i + step) for i in range(0, len(cohort), step)]
+        batch = self.fed.training.batch or int(self.fed.clients.sizes.max())
         try:
-            return joined([visit(self.fed, self.vault, server, cohort, brief, probes, part) for part in parts])
+            with fitting_threads(server.layout.size * batch * min(step, len(cohort))):
+                given = self.fed, self.vault, server, cohort, brief, probes
+                return joined([visit(*given, part, steps=self.steps) for part in parts])
         except RuntimeError as e:
             if isinstance(e, FedstrataError):
                 raise
             what = f"round {server.number}: the stacked clients failed ({str(e).splitlines()[0]})"
             raise ClientError(
-                f"{what}; runtime = 'apart' names the client, and runs models that vmap cannot stack"
+                f"{what}; engine = 'apart' names the client, and runs models that vmap cannot stack"
             ) from e
 
 
-def clients_at_once(fed: Federation, w: Tensor) -> int:
+def clients_at_once(fed: Federation) -> int:
     """How many clients of this task fit into our share of the device's memory."""
-    example = fed.clients.x[:1]
+    layout, example = fed.task.layout, fed.clients.x[0].numel()
     batch = fed.training.batch or int(fed.clients.sizes.max())
-    work = 10 * w.numel() + 3 * batch * (example.numel() + _activations(fed, example))  # copies of P held at the peak
-    return max(1, int(SHARE_OF_MEMORY * _memory(w.device) / (work * w.element_size())))
+    work = 10 * layout.size + 3 * batch * (example + activations(fed))  # copies of P held at the peak
+    return max(1, int(SHARE_OF_MEMORY * _memory(layout.device) / (work * layout.dtype.itemsize)))
 
 
-def _activations(fed: Federation, example: Tensor) -> int:
+def activations(fed: Federation) -> int:
     """Numbers that the layers put out for one example."""
     seen: list[int] = []
 
@@ -66,7 +75,7 @@ def _activations(fed: Federation, example: Tensor) -> int:
     hooks = [m.register_forward_hook(count) for m in model.modules() if not list(m.children())]
     try:
         with torch.no_grad():
-            model(example)
+            model(fed.clients.x[:1])
     finally:
         for hook in hooks:
             hook.remove()

@@ -1,0 +1,35 @@
+"""How exactly a GPU multiplies: float32 as it is, or faster with fewer digits in the factors."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Literal
+
+import torch
+
+Precision = Literal["float32", "tf32", "bf16"]
+"""tf32: factors of products with 10 bits; bf16: activations with 8 bits too. Parameters and sums are float32 always."""
+
+_AUTOCAST = False
+
+
+@contextmanager
+def products(precision: Precision) -> Iterator[None]:
+    """Within this block a GPU multiplies so; on a CPU nothing changes."""
+    global _AUTOCAST
+    before = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32, _AUTOCAST
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = precision != "float32"
+    _AUTOCAST = precision == "bf16"
+    try:
+        yield
+    finally:
+        torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32, _AUTOCAST = before
+
+
+@contextmanager
+def casting(device: torch.device) -> Iterator[None]:
+    """Within this block a model's passes on a GPU run in bfloat16, where that was asked for."""
+    if not _AUTOCAST or device.type != "cuda":
+        yield
+        return
+    with torch.autocast("cuda", torch.bfloat16):
+        yield

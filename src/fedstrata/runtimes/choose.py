@@ -1,0 +1,107 @@
+"""Which engine suits a run: tiny models are stacked, convolutions go to a pool of processes, a GPU stacks all."""
+
+import sys
+from dataclasses import replace
+from multiprocessing import current_process
+from typing import Literal
+
+from torch import Tensor, nn
+
+from fedstrata.descent import Federation, Steps, take_steps
+from fedstrata.errors import SettingError
+from fedstrata.evaluate import Sets
+from fedstrata.graphs import Captured
+from fedstrata.layout import Arrays
+from fedstrata.runtimes.apart import Apart
+from fedstrata.runtimes.pool import Pool
+from fedstrata.runtimes.stacked import Stacked, activations
+from fedstrata.runtimes.threads import cores
+from fedstrata.runtimes.vault import Vault
+from fedstrata.runtimes.visit import Runtime
+from fedstrata.task import Task
+
+Engine = Literal["auto", "stacked", "pool", "apart"]
+"""stacked: K clients in one pass; pool: one by one in a process a core; apart: one by one with all threads."""
+
+Compile = Literal["auto", "always", "never"]
+"""Whether a GPU's local step is compiled; auto: when the run is long enough to earn it back."""
+
+PASSES_SAVED, BYTES_A_SECOND, COMPILING = 7, 3e12, 10.0
+"""What fusing saves in passes over a step's activations, a large GPU's memory speed, seconds for a tiny model."""
+
+STACKED_BELOW = 4e6
+"""Parameters x batch size below which a step is mostly overhead, which stacked clients share."""
+
+
+def chosen(
+    engine: Engine,
+    fed: Federation,
+    vault: Vault,
+    sets: Sets,
+    at: tuple[Tensor, Arrays],
+    rounds: int = 1,
+    chunk: int | None = None,
+    workers: int | None = None,
+    compile: Compile = "auto",
+) -> Runtime:
+    """The engine of this name, or the one that suits the run; `at` is a model to try things on, with its buffers."""
+    count = min(workers or cores(), cores(), fed.recipe.select.size(len(fed.clients)))
+    if engine == "auto":
+        engine = fitting(fed, count)
+    if engine == "pool" and (why := _no_pool(fed)):
+        raise SettingError(f"engine = 'pool' {why}; use 'stacked' or 'apart'")
+    fed = replace(fed, task=suited(fed, engine, at))
+    if engine == "stacked":
+        return Stacked(fed, vault, sets, chunk, steps_of(fed, rounds, compile))
+    return Pool(fed, vault, sets, max(1, count)) if engine == "pool" else Apart(fed, vault, sets)
+
+
+def fitting(fed: Federation, workers: int) -> Engine:
+    """The engine that suits a run."""
+    if fed.clients.x.device.type != "cpu":
+        return "stacked"
+    batch = fed.training.batch or int(fed.clients.sizes.max())
+    if fed.task.folds and not convolves(fed.task.train_mode) and fed.task.layout.size * batch < STACKED_BELOW:
+        return "stacked"
+    return "pool" if workers > 1 and not _no_pool(fed) else "apart"
+
+
+def steps_of(fed: Federation, rounds: int, compile: Compile) -> Steps:
+    """How local steps are taken: one after another, or on a GPU as captured graphs, compiled where that pays."""
+    if fed.clients.x.device.type != "cuda":
+        return take_steps
+    return Captured(fed, pays(fed, rounds) if compile == "auto" else compile == "always")
+
+
+def pays(fed: Federation, rounds: int) -> bool:
+    """Whether compiling saves more than it takes. From sizes alone, so that the same run always does the same."""
+    batch = fed.training.batch or int(fed.clients.sizes.max())
+    per_client = fed.training.steps or fed.training.epochs * float(fed.clients.sizes.mean()) / batch
+    clients = fed.recipe.select.size(len(fed.clients))
+    touched = clients * batch * activations(fed) * fed.task.layout.dtype.itemsize  # bytes, in one pass over them
+    saved = rounds * per_client * PASSES_SAVED * touched / BYTES_A_SECOND
+    return saved > COMPILING * (1 + len(fed.task.layout.tensors) / 20)
+
+
+def suited(fed: Federation, engine: Engine, at: tuple[Tensor, Arrays]) -> Task:
+    """The task in the layout that suits the machine, folded only where a trial shows that this is right."""
+    x = fed.clients.x
+    last = x.device.type == "cpu" and x.dim() == 4 and convolves(fed.task.train_mode)
+    folds = fed.task.folds and (engine != "stacked" or fed.task.folds_well(*at, x[:3]))
+    return replace(fed.task, channels_last=last, folds=folds)
+
+
+def convolves(model: nn.Module) -> bool:
+    """Whether it has convolutions, which gain nothing from being stacked on a CPU and lose half."""
+    return any(isinstance(m, (nn.Conv1d, nn.Conv2d, nn.Conv3d)) for m in model.modules())
+
+
+def _no_pool(fed: Federation) -> str:
+    """Why there can be no worker processes, if so."""
+    if fed.clients.x.device.type != "cpu":
+        return f"is for the CPU, and the data is on {fed.clients.x.device}"
+    if sys.platform != "linux":
+        return f"needs processes that can be forked, which is not safe on {sys.platform}"
+    if current_process().daemon:
+        return "cannot be had inside a worker process"
+    return ""

@@ -1,0 +1,154 @@
+"""Worker processes that were forked off this one: they see everything that it held then, and what it maps for them."""
+
+import mmap
+import os
+import pickle
+import signal
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from math import prod
+from multiprocessing import get_context
+from multiprocessing.connection import Connection, wait
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_map
+
+from fedstrata.errors import ClientError
+
+Work = Callable[[Any], Any]
+"""What a worker does with a job; tensors inside jobs and results are copied."""
+
+
+def shared(shape: Sequence[int], dtype: torch.dtype) -> Tensor:
+    """Zeros that processes forked from now on share; memory is taken only where it is touched."""
+    size = prod(shape) * dtype.itemsize
+    return torch.frombuffer(mmap.mmap(-1, max(1, size)), dtype=torch.uint8)[:size].view(dtype).view(tuple(shape))
+
+
+class Crew:
+    """Some workers, one thread each, that wait for jobs until they are dismissed or this process ends."""
+
+    def __init__(self, work: Work, count: int):
+        self.ends: list[Any] = []  # Connections
+        self.processes = []
+        context = get_context("fork")
+        for _ in range(count):
+            mine, theirs = context.Pipe()
+            process = context.Process(target=_serve, args=(work, theirs, [*self.ends, mine]), daemon=True)
+            with warnings.catch_warnings():  # that this process has threads: the workers start none
+                warnings.simplefilter("ignore", DeprecationWarning)
+                process.start()
+            theirs.close()
+            self.ends.append(mine)
+            self.processes.append(process)
+
+    def __len__(self) -> int:
+        return len(self.ends)
+
+    def each(self, jobs: Iterable[Any]) -> Iterator[tuple[int, Any]]:
+        """(number of the job, its result), as they come. A worker gets its next job when it has done the last."""
+        waiting, busy = iter(enumerate(jobs)), dict[Connection, int]()
+        for end in self.ends:
+            self._hand_out(end, waiting, busy)
+        while busy:
+            for end in wait(list(busy)):
+                assert isinstance(end, Connection)
+                number, result = busy.pop(end), self._result(end)
+                self._hand_out(end, waiting, busy)
+                yield number, result
+
+    def _hand_out(self, end: Connection, waiting: Iterator[tuple[int, Any]], busy: dict[Connection, int]) -> None:
+        for number, job in waiting:
+            try:
+                end.send_bytes(pickle.dumps(packed(job)))
+            except OSError:
+                raise self._lost(end) from None
+            busy[end] = number
+            return
+
+    def _result(self, end: Connection) -> Any:
+        try:
+            done, result = pickle.loads(end.recv_bytes())
+        except (EOFError, OSError):
+            raise self._lost(end) from None
+        if not done:
+            raise result
+        return unpacked(result)
+
+    def _lost(self, end: Connection) -> ClientError:
+        process = self.processes[self.ends.index(end)]
+        process.join(1)
+        code = process.exitcode
+        why = f"by signal {-code}" if code is not None and code < 0 else f"with exit code {code}"
+        return ClientError(f"a worker process ended {why}, perhaps for want of memory; use fewer workers, or 'apart'")
+
+    def dismiss(self) -> None:
+        """Send the workers home; those that do not go are stopped."""
+        for end in self.ends:
+            end.close()
+        for process in self.processes:
+            process.join(1)
+            if process.is_alive():
+                process.kill()
+                process.join()
+        self.ends, self.processes = [], []
+
+
+def packed(tree: Any) -> Any:
+    """The same with tensors as bytes: each by itself, and not the whole of what it is a part of."""
+
+    def pack(v: Any) -> Any:
+        if not isinstance(v, Tensor):
+            return v
+        flat = torch.empty(v.numel(), dtype=v.dtype).copy_(v.detach().reshape(-1))
+        return _Packed(flat.view(torch.uint8).numpy(), v.dtype, tuple(v.shape))
+
+    return tree_map(pack, tree)
+
+
+def unpacked(tree: Any) -> Any:
+    """The other way round."""
+
+    def unpack(v: Any) -> Any:
+        if not isinstance(v, _Packed):
+            return v
+        return torch.from_numpy(v.bytes).view(v.dtype).view(v.shape)
+
+    return tree_map(unpack, tree)
+
+
+class _Packed:
+    def __init__(self, bytes: Any, dtype: torch.dtype, shape: tuple[int, ...]):
+        self.bytes, self.dtype, self.shape = bytes, dtype, shape
+
+
+def _serve(work: Work, end: Connection, others: Sequence[Connection]) -> None:
+    """A worker's life."""
+    for other in others:
+        other.close()  # or it would never learn that the first process is gone
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the first process
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    torch.set_num_threads(1)
+    while True:
+        try:
+            job = pickle.loads(end.recv_bytes())
+        except (EOFError, OSError):
+            os._exit(0)
+        try:
+            answer = True, packed(work(unpacked(job)))
+        except Exception as e:
+            answer = False, _portable(e)
+        try:
+            end.send_bytes(pickle.dumps(answer))
+        except OSError:
+            os._exit(0)  # nobody waits for it any more
+
+
+def _portable(e: Exception) -> Exception:
+    """An error that survives being sent; with its text alone where it does not by itself."""
+    try:
+        return pickle.loads(pickle.dumps(e))
+    except Exception:
+        return ClientError(f"{type(e).__name__}: {e}")
