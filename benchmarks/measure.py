@@ -1,7 +1,7 @@
 """What a command costs: its processor time, its memory, and what else the machine did meanwhile. Linux, no packages.
 
 The command is watched from outside, so that watching takes nothing from it. Memory is the sum of the proportional set
-sizes of all its processes (pages that several of them share count once), sampled twice a second.
+sizes of all its processes (pages that several of them share count once), sampled as it runs.
 """
 
 import ctypes
@@ -13,8 +13,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter, sleep
+from typing import IO
 
-EVERY = 0.5  # seconds between two samples
 TICK = os.sysconf("SC_CLK_TCK")
 PROC = Path("/proc")
 PR_SET_CHILD_SUBREAPER = 36
@@ -30,8 +30,13 @@ class Watched:
     cost: dict[str, float]
 
 
-def watch(command: Sequence[str], env: Mapping[str, str], folder: Path, limit: float) -> Watched:
-    """Run a command in a folder for at most so many seconds; nothing that it started is left behind."""
+def watch(
+    command: Sequence[str], env: Mapping[str, str], folder: Path, limit: float, every: float = 0.5
+) -> Watched:  # fmt: skip
+    """Run a command in a folder for at most so many seconds; nothing that it started is left behind.
+
+    Memory is read every so many seconds: more often for short runs, seldom where reading it would disturb.
+    """
     _adopt_orphans()
     before = set(tree(os.getpid()))
     began, load, steal = perf_counter(), *busy_seconds()
@@ -44,13 +49,12 @@ def watch(command: Sequence[str], env: Mapping[str, str], folder: Path, limit: f
             peak = max(peak, memory_mb(pids))
             each |= {pid: seconds for pid in pids if (seconds := cpu_seconds([pid], with_children=False))}
             try:
-                code = child.wait(EVERY)
+                code = child.wait(every)
             except subprocess.TimeoutExpired:
                 continue
         wall = perf_counter() - began
         _end(child, before)
-        out.seek(0), err.seek(0)
-        said = out.read(), err.read()
+        said = _all(out), _all(err)
     cpu = max(_reaped() - spent, sum(each.values()))  # a parent may let its children go uncounted, as Ray's does
     now, now_steal = busy_seconds()
     mine = cpu + sum(os.times()[:2]) - sum(own[:2])
@@ -144,6 +148,12 @@ def _quietly(call, *args) -> None:
         call(*args)
     except (ProcessLookupError, ChildProcessError):
         return
+
+
+def _all(file: IO[str]) -> str:
+    """What was written into a file."""
+    file.seek(0)
+    return file.read()
 
 
 def _text(path: Path) -> str:

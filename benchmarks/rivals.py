@@ -14,6 +14,7 @@ from collections.abc import Callable
 from dataclasses import asdict, replace
 from datetime import date
 from pathlib import Path
+from typing import Any
 
 from benchmarks.environments import Environment, made
 from benchmarks.measure import foreign_load
@@ -39,8 +40,8 @@ def main() -> None:
             raise SystemExit(f"there is no workload {name!r}; there are {', '.join(WORKLOADS)}")
     needed = {c.environment for n in names for c in chosen(given.only, n)}
     where = {name: made(name) for name in sorted({"", *needed})}
-    result = {"date": str(date.today()), "command": sys.argv[1:]} | machine() | {"environments": described(where)}
-    result["workloads"] = {}
+    result: dict[str, Any] = {"date": str(date.today()), "command": sys.argv[1:]} | machine()
+    result |= {"environments": described(where), "workloads": {}}
     path = given.out or ROOT / "benchmarks" / "results" / f"{given.name}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
 
@@ -59,7 +60,7 @@ def measure(name: str, given: argparse.Namespace, where: Environments, result: d
     contenders = chosen(given.only, name)
     verdicts = check(name, CHECKS[name], contenders, where)
     timed = [c for c in contenders if "why_not" not in verdicts[c.name]]
-    found = {"about": WORKLOADS[name].about} | asdict(plan)
+    found: dict[str, Any] = {"about": WORKLOADS[name].about} | asdict(plan)
     found["check"] = {"reference": REFERENCE, **asdict(CHECKS[name]), "contenders": verdicts}
     found |= {"runs": [], "summary": {}}
     result["workloads"][name] = found
@@ -82,7 +83,7 @@ def plan_of(name: str, given: argparse.Namespace) -> Plan:
     return replace(PLANS[name], **asked)
 
 
-def machine() -> dict:
+def machine() -> dict[str, Any]:
     """On what it was measured."""
     cpu = Path("/proc/cpuinfo")
     lines = cpu.read_text().splitlines() if cpu.exists() else []

@@ -81,7 +81,7 @@ def in_numpy(work: Workload, rounds: int) -> list[np.ndarray]:
                 vb = work.momentum * vb + p.sum(0) + work.mu * (b - bias)
                 w, b = w - work.lr * vw, b - work.lr * vb
             ends.append((w, b))
-        weight, bias = (sum(s * e[i] for s, e in zip(work.shares(t), ends, strict=True)) for i in (0, 1))
+        weight, bias = (np.tensordot(work.shares(t), np.stack(e), 1) for e in zip(*ends, strict=True))
     return [weight, bias]
 
 

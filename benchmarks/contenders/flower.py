@@ -40,7 +40,7 @@ class Chosen(FedAvg):
         super().__init__(fraction_evaluate=0.0)
         self.job, self.folder, self.began = job, folder, []
 
-    def configure_train(self, server_round, arrays, config, grid):
+    def configure_train(self, server_round, arrays, _, grid):
         self.began.append(perf_counter())
         nodes = sorted(grid.get_node_ids())
         work, messages = self.job.work, []
