@@ -25,8 +25,8 @@ format: $(READY)  ## make `check` happy where a machine can
 pages: $(READY)  ## write docs/methods, docs/models.md and the table in docs/decisions.md from the code
 	$(BIN)/python -m fedstrata.pages docs
 
-bench: $(READY)  ## our own engines on small parts of the workloads, in a few minutes
-	$(BIN)/python -m benchmarks.rivals --only ours --rounds 3 --repeat 2 --fraction 0.2 --out .bench/bench.json
+bench: $(READY)  ## our own engines on a tenth of each workload, in a few minutes
+	$(BIN)/python -m benchmarks.rivals --only ours --rounds 3 --repeat 1 --fraction 0.1 --out .bench/bench.json
 
 bench-rivals: $(READY)  ## beside the naive and the tuned loop, Flower, pfl and FedJAX, each in its own environment
 	$(BIN)/python -m benchmarks.rivals

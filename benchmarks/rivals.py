@@ -71,10 +71,11 @@ def measure(name: str, given: argparse.Namespace, where: Environments, result: d
         save()
         middle = sorted(line.get("seconds", [0.0]))[len(line.get("seconds", [0])) // 2]
         says = line.get("why_not") or f"{number(middle)} s a round, others used {line['foreign']:.0%}"
+        says += "; once more" if line["disturbed"] else ""
         print(f"{name} {line['repetition'] + 1}/{plan.repeat} {line['contender']}: {says}", flush=True)
 
     save()
-    times(name, plan, timed, where, given.patience, told)
+    times(name, plan, timed, where, told, given.patience, given.retries)
 
 
 def plan_of(name: str, given: argparse.Namespace) -> Plan:
@@ -119,6 +120,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--repeat", type=int, help="repetitions, each contender once in each")
     parser.add_argument("--fraction", type=float, help="of every client's examples and every held-out set")
     parser.add_argument("--patience", type=float, default=5, help="seconds to wait for a quiet machine before a run")
+    parser.add_argument("--retries", type=int, default=1, help="of a run during which others used the machine")
     parser.add_argument("--name", default=str(date.today()), help="of the file in benchmarks/results")
     parser.add_argument("--out", type=Path, help="the file itself")
     parser.add_argument("--show", type=Path, help="print the tables of this file and measure nothing")

@@ -20,7 +20,7 @@ def summary(runs: list[dict]) -> dict[str, dict]:
     """Of each contender: seconds of a round, of its two halves, processor seconds, memory, ratios with ours."""
     good: dict[str, list[dict]] = {}
     for line in runs:
-        if "why_not" not in line:
+        if "why_not" not in line and not line.get("disturbed"):
             good.setdefault(line["contender"], []).append(line)
     found = {name: _one(lines) for name, lines in good.items()}
     for name, lines in good.items():

@@ -49,12 +49,10 @@ def notes_of(found: dict) -> list[str]:
     failed = {r["contender"]: r["why_not"] for r in runs if "why_not" in r}
     reasons = {n: v["why_not"] for n, v in how["contenders"].items() if "why_not" in v} | failed
     notes += [f"{CONTENDERS[n].label}: {why}" for n, why in reasons.items()]
-    foreign = [r["foreign"] for r in runs if "foreign" in r]
+    foreign = [r["foreign"] for r in runs if "foreign" in r and not r["disturbed"]]
     if foreign and max(foreign) > QUIET:
         mean = sum(foreign) / len(foreign)
-        notes.append(
-            f"Others used {mean:.0%} of the cores meanwhile, at most {max(foreign):.0%}: read the ratios only."
-        )
+        notes.append(f"Others used {mean:.0%} of the cores meanwhile, at most {max(foreign):.0%}.")
     return notes
 
 
