@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test check format pages clean
+.PHONY: demo test check format pages bench bench-rivals bench-scaling clean
 
 demo: $(READY)  ## train three methods side by side on embedded data
 	$(BIN)/fedstrata demo
@@ -25,8 +25,17 @@ format: $(READY)  ## make `check` happy where a machine can
 pages: $(READY)  ## write docs/methods, docs/models.md and the table in docs/decisions.md from the code
 	$(BIN)/python -m fedstrata.pages docs
 
+bench: $(READY)  ## our own engines on a tenth of each workload, in a few minutes
+	$(BIN)/python -m benchmarks.rivals --only ours --rounds 3 --repeat 1 --fraction 0.1 --out .bench/bench.json
+
+bench-rivals: $(READY)  ## beside the naive and the tuned loop, Flower, pfl and FedJAX, each in its own environment
+	$(BIN)/python -m benchmarks.rivals
+
+bench-scaling: $(READY)  ## against the cohort, the model and the population
+	$(BIN)/python -m benchmarks.scaling
+
 clean:
-	rm -rf $(VENV) build dist runs .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .bench build dist runs .pytest_cache .ruff_cache .hypothesis
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-FILES = sorted(p for d in ("src", "tests", "examples") for p in (ROOT / d).rglob("*.py"))
+FILES = sorted(p for d in ("src", "tests", "examples", "benchmarks") for p in (ROOT / d).rglob("*.py"))
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda p: p.name)
