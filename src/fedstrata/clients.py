@@ -119,11 +119,12 @@ class Schedule:
     @classmethod
     def of(cls, batches: Sequence[Sequence[np.ndarray]]) -> "Schedule":
         """From each client's list of batches. Padding repeats the batch's own first row: nothing foreign is read."""
+        batches = [[b for b in mine if len(b)] for mine in batches]
         steps = max(map(len, batches))
         count = np.zeros((len(batches), steps), dtype=np.int64)
         for k, mine in enumerate(batches):
             count[k, : len(mine)] = [len(b) for b in mine]
-        index = np.zeros((*count.shape, max(1, count.max())), dtype=np.int64)
+        index = np.zeros((*count.shape, max(1, count.max(initial=0))), dtype=np.int64)
         place = np.arange(index.shape[2])
         for mine, lengths, rows in zip(batches, count, index, strict=True):
             if mine:

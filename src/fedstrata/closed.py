@@ -11,7 +11,10 @@ def is_logistic(task: Task) -> bool:
     """Whether it is one linear layer under a cross entropy, every parameter trained."""
     model = task.train_mode
     *before, last = model if type(model) is nn.Sequential and len(model) else [model]
-    return type(last) is nn.Linear and all(map(_flattens, before)) and task.loss is cross_entropy and not task.frozen
+    plain = type(last) is nn.Linear and last._parameters.keys() == {"weight", "bias"} and not last._buffers
+    hooked = any(m._forward_hooks or m._forward_pre_hooks or m._backward_hooks for m in model.modules())
+    linear = plain and not hooked and all(map(_flattens, before))
+    return linear and task.loss is cross_entropy and not task.frozen
 
 
 def logistic_gradients(task: Task, w: Tensor, batch: Arrays) -> Tensor:

@@ -165,15 +165,23 @@ def gradients(fed: Federation, desk: Desk, batch: Arrays) -> tuple[Tensor, Array
         for name, part in with_hook(fed, "outputs").items():
             hook = partial(_outputs, fed, name, part, desk)
             outputs = over_clients(hook, outputs, desk.given)
-        losses = fed.task.losses(outputs.flatten(0, 1), batch["y"].flatten(0, 1)).view(outputs.shape[:2])
+        losses = _losses(fed.task, outputs, batch["y"])  # [A, B]
         loss = losses.mean(1) if mask is None else (losses * batch["share"]).sum(1)  # [A]
         total = loss.sum()
-        seen = {n: batch[n] for n in ("x", "y", "mask") if n in batch} | {"outputs": outputs, "loss": loss}
-        seen |= {"features": features} if features is not None else {}
-        for name, part in with_hook(fed, "penalty").items():
+        penalties = with_hook(fed, "penalty")
+        seen = {n: batch[n].contiguous() for n in ("x", "y", "mask") if n in batch and penalties}
+        seen |= {"outputs": outputs, "loss": loss} | ({"features": features} if features is not None else {})
+        for name, part in penalties.items():
             total = total + over_clients(partial(_penalty, fed, name, part, desk), w, desk.given, seen).sum()
         (gradient,) = torch.autograd.grad(total, w)
     return gradient, after
+
+
+def _losses(task: Task, outputs: Tensor, y: Tensor) -> Tensor:
+    """One loss an example, [A, B]; at once where a trial showed that no example's depends on another's."""
+    if task.folds:
+        return task.losses(outputs.flatten(0, 1), y.flatten(0, 1)).view(outputs.shape[:2])
+    return over_clients(task.losses, outputs, y)
 
 
 def shares(mask: Tensor, dtype: torch.dtype) -> Tensor:

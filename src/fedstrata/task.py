@@ -19,6 +19,7 @@ from fedstrata.errors import DataError, ModelError, SettingError, in_short, near
 from fedstrata.fold import fold, folds, heed_folds, unfold
 from fedstrata.layout import Arrays, Layout
 from fedstrata.precision import casting
+from fedstrata.rng import seeded
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 """(outputs [B, ...], targets [B, ...]) -> one loss an example, [B], or their mean."""
@@ -48,6 +49,8 @@ LOSSES: dict[str, tuple[Loss, dict[str, Loss]]] = {
     "squared_error": (squared_error, {}),
 }
 """Losses by name, each with the metrics that go with it unless others are given."""
+
+TABLES = (nn.Embedding, nn.EmbeddingBag)
 
 
 class Forward(NamedTuple):
@@ -114,6 +117,8 @@ class Task:
                 raise SettingError(f"no loss is called {loss!r}; {near(loss, LOSSES)}, or give a function")
             loss, usual = LOSSES[loss]
             metrics = usual if metrics is None else metrics
+        if any(isinstance(m, TABLES) and m.max_norm is not None for m in model.modules()):
+            raise ModelError("an embedding with max_norm rewrites its own table as it is read; leave max_norm out")
         named = model.named_parameters(remove_duplicate=False)
         frozen = {n: p.detach().to(device) for n, p in named if not p.requires_grad}
         layout = Layout.of(model).to(device)  # of the model as given: moving it would untie what shares storage
@@ -162,21 +167,28 @@ class Task:
         features = None if seen.features is None else unfold(seen.features, k)
         return Forward(unfold(seen.outputs, k), features, seen.buffers)
 
-    def folds_well(self, w: Tensor, buffers: Arrays, x: Tensor) -> bool:
-        """Whether two different clients folded together give what each gives alone, on a few examples."""
-        other = torch.where(torch.arange(len(w), device=w.device) % 2 == 0, 1.1, 0.9) * w
-        models, batches = torch.stack([w, other]), torch.stack([x, x.flip(0)])
-        own = {n: b.expand(2, *b.shape) for n, b in buffers.items()}
-        noise = torch.arange(2, device=w.device) if self.noisy else None
-        with torch.no_grad():
+    def folds_well(self, w: Tensor, buffers: Arrays, x: Tensor, y: Tensor) -> bool:
+        """Whether different clients folded together give what each gives alone, on a few different examples.
+
+        Their models are near w, and not at it, where zeros of an initialisation could hide what is behind them.
+        """
+        k, size = 3, max(1, len(x) // 3)
+        draw = torch.randn(k, len(w), generator=torch.Generator().manual_seed(0)).to(w)
+        models = w + 0.3 * max(0.01, float(w.double().square().mean().sqrt())) * draw
+        rows = torch.arange(k * size, device=x.device).view(k, size) % len(x)
+        own = {n: b.expand(k, *b.shape) for n, b in buffers.items()}
+        noise = torch.arange(k, device=w.device) if self.noisy else None
+        draws = [None] * k if noise is None else list(noise)
+        with torch.no_grad(), seeded(0, w.device):
             try:
-                both = self.stacked(models, own, batches, None, noise)
-            except (RuntimeError, ValueError, TypeError, IndexError):
+                both = self.stacked(models, own, x[rows], None, noise)
+                losses = self.losses(both.outputs.flatten(0, 1), y[rows.flatten()]).view(k, size)
+                alone = [self.forward(models[i], buffers, x[rows[i]], "train", noise=draws[i]) for i in range(k)]
+                each = [self.losses(a.outputs, y[r]) for a, r in zip(alone, rows, strict=True)]
+            except Exception:
                 return False
-            draws = [None, None] if noise is None else list(noise)
-            alone = [self.forward(models[k], buffers, batches[k], "train", noise=draws[k]) for k in range(2)]
-        pairs = [(both.outputs[k], alone[k].outputs) for k in range(2)]
-        pairs += [(b[k], alone[k].buffers[n]) for n, b in both.buffers.items() for k in range(2)]
+        pairs = [*zip(both.outputs, [a.outputs for a in alone], strict=True), *zip(losses, each, strict=True)]
+        pairs += [(b[i], alone[i].buffers[n]) for n, b in both.buffers.items() for i in range(k)]
         return all(torch.allclose(a, b, rtol=1e-3, atol=1e-3 * float(b.double().abs().max())) for a, b in pairs)
 
     def _vmapped(self, w: Tensor, buffers: Arrays, x: Tensor, given: Arrays) -> Forward:
@@ -184,6 +196,7 @@ class Task:
             outputs, features, after = self.forward(w, buffers, x, "train", **given)
             return outputs, [] if features is None else [features], after
 
+        x = x.contiguous()  # some models view a batch as something else
         outputs, features, after = vmap(alone, randomness="different")(w, buffers, x, given)
         return Forward(outputs, features[0] if features else None, after)
 

@@ -126,4 +126,5 @@ def _batch(fed: Federation, schedule: Schedule, step: int, active: int) -> Array
     width, mask = schedule.width(step, active)
     device = fed.clients.x.device
     rows = torch.from_numpy(schedule.index[:active, step, :width].T.copy()).to(device)
-    return gathered(fed.clients, rows) | ({} if mask is None else {"mask": torch.from_numpy(mask).to(device)})
+    batch = {n: v.contiguous() for n, v in gathered(fed.clients, rows).items()}  # as one client's would be
+    return batch | ({} if mask is None else {"mask": torch.from_numpy(mask).to(device)})
