@@ -84,7 +84,8 @@ class Case:
         def loop() -> dict[str, Tensor]:
             mean = copy.deepcopy(sent[0])
             for name in mean:
-                mean[name] = sum(w * s[name] for w, s in zip(weights, sent, strict=True))
+                terms = (w * s[name] for w, s in zip(weights, sent, strict=True))
+                mean[name] = sum(terms)  # pyright: ignore[reportArgumentType]
             return mean
 
         return loop
