@@ -87,10 +87,11 @@ class Updates:
         """keep_l old + sum_k weights_k,l delta_k, [P], from weights [K, L]; all of the old model unless said."""
         layout = self.layout.at(grain)
         if self.fused and not weights.requires_grad:
+            weights = weights.double()
             if keep is None and torch.equal(weights, self.weights[:, None]) and self._averaged():
                 assert self._average is not None
                 return self._average
-            return fused.mix(layout, self.delta, self.old, weights, layout.full(1.0) if keep is None else keep)
+            return fused.mix(layout, self.delta, self.old, weights, layout.full(1.0) if keep is None else keep.double())
         moved = layout.mix(weights, self.delta)
         return self.old + moved if keep is None else layout.spread(keep) * self.old + moved
 
