@@ -1,11 +1,13 @@
 """How long the server's half of a round takes: `python -m benchmarks.aggregation`.
 
-20 clients' updates of five models, drawn at random. Everything is run in turn, several times over, and medians are
-told, so that a busy machine disturbs all alike.
+20 clients' updates of several models, drawn at random. Everything is run in turn, several times over, and medians are
+told, so that a busy machine disturbs all alike; the least of each is what an idle one would take.
 
 - dictionary loop: FedAvg as it is usually written, over the clients' state_dicts
-- flat: torch.mv on the matrix [K, P] of updates, into memory that is already there
-- floor: the time that reading the matrix takes, by torch.sum with all threads
+- flat: torch.mv on the matrix [K, P] of updates, into memory that is already there; and into new memory, as it is
+  usually called
+- reading: torch.sum of the matrix, with all threads
+- bandwidth floor: the bytes of the matrix by the bandwidth of reading 256 MiB so; smaller matrices are in the cache
 - a method: `screen` and `close_round`, which is what a run does: look for NaN, average or weigh, mix the buffers, take
   notes, check the model; or `aggregate` alone
 """
@@ -34,7 +36,7 @@ from fedstrata.models.zoo import model
 from fedstrata.server import Replies, Server, close_round, screen
 from fedstrata.task import buffers_of
 
-MODELS = ("simple_cnn", "resnet20", "vit", "wrn56_4", "densenet121")
+MODELS = ("simple_cnn", "resnet20", "resnet20(norm='group')", "vit", "wrn56_4", "densenet121")
 METHODS = {
     "FedAvg": fs.recipes.fedavg(),
     "FedAvg + LWS": fs.recipes.fedlws(),
@@ -66,7 +68,7 @@ class Case:
             "dictionary loop": self.dictionaries(),
             "flat": lambda: torch.mv(self.delta.t(), self.share, out=self.out),
             "flat, new memory": lambda: torch.mv(self.delta.t(), self.share),
-            "floor": lambda: self.delta.sum(),
+            "reading": lambda: self.delta.sum(),
         }
         for name, recipe in METHODS.items():
             told[name] = self.whole(recipe)
@@ -114,8 +116,8 @@ class Case:
 
 def measure(name: str, clients: int, repeats: int) -> dict[str, Any]:
     """Milliseconds of every contender, all taking turns."""
-    case = Case(name, clients)
-    contenders = case.contenders()
+    case, wide = Case(name, clients), torch.ones(1 << 26)
+    contenders = case.contenders() | {"bandwidth floor": lambda: wide.sum()}
     times: dict[str, list[float]] = {n: [] for n in contenders}
     for turn in range(repeats + 1):  # the first warms up: compiles, faults memory in
         for n, run in contenders.items():
@@ -123,6 +125,8 @@ def measure(name: str, clients: int, repeats: int) -> dict[str, Any]:
             run()
             if turn:
                 times[n].append(1e3 * (perf_counter() - began))
+    share = case.delta.numel() / wide.numel()
+    times["bandwidth floor"] = [share * t for t in times["bandwidth floor"]]
     ms = {n: {"median": round(median(v), 4), "least": round(min(v), 4)} for n, v in times.items()}
     shape = {"parameters": case.layout.size, "tensors": len(case.layout.tensors), "layers": case.layout.depth}
     return {"model": name, "clients": clients, **shape, "buffers": len(case.buffers), "ms": ms}

@@ -229,3 +229,25 @@ def test_another_round_is_looked_at_anew():
     stats = {"examples": torch.ones(4, dtype=torch.float64)}
     assert replace(round, cohort=replace(cohort, stats=stats)).share.tolist() == [0.25] * 4
     assert replace(round, cohort=replace(cohort, model=cohort.model + 1)).updates is not round.updates
+
+
+@pytest.mark.parametrize("compiled", [True, False])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_a_model_is_sound_unless_a_number_in_it_is_not(dtype: torch.dtype, compiled: bool):
+    u = updates(replace(LAYOUT, dtype=dtype), 3, 0, ("average",), compiled)
+    average = u.mix(u.weights[:, None], "model")
+    assert u.sound(average)
+    assert u.sound(average.clone())
+    assert u.sound(torch.full_like(average, torch.finfo(dtype).max))  # the sum overflows
+    for bad in (torch.nan, torch.inf, -torch.inf):
+        for place in (0, 41, -1):
+            assert not u.sound(average.index_fill(0, torch.tensor([place % len(average)]), bad))
+
+
+def test_an_average_that_overflows_is_not_sound():
+    delta = draws(3)
+    delta[:, 7] = 3e38
+    _, cohort, _ = case(fs.recipes.fedavg(), delta, LAYOUT)
+    cohort.model[7] = 3e38
+    u = fs.recipes.fedavg().updates(cohort, delta)
+    assert not u.sound(u.mix(u.weights[:, None], "model"))

@@ -159,6 +159,14 @@ def blend(layout: Layout, a: Tensor, x: Tensor, b: Tensor, y: Tensor) -> Tensor:
     return out
 
 
+def square(layout: Layout, x: Tensor) -> float:
+    """|x|^2, in float64."""
+    blocks = Blocks.of(layout, STREAM // x.element_size())
+    out = np.empty(len(blocks))
+    _run(kernels().square, len(blocks), x.numpy(), blocks.begin, blocks.end, out)
+    return float(out.sum())
+
+
 def vector_like(old: Tensor) -> Tensor:
     """A vector of such length and type, of any values."""
     return torch.from_numpy(memory.array(len(old), old.numpy().dtype))

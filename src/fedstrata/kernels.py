@@ -176,6 +176,17 @@ def blend(
 
 
 @_compiled
+def square(x: Array, begin: Array, end: Array, out: Array, first: int, last: int) -> None:
+    """|x|^2 of some blocks, [N]."""
+    for i in range(first, last):
+        total, r = 0.0, x[begin[i] : end[i]]
+        for j in range(len(r)):
+            v = np.float64(r[j])
+            total += v * v
+        out[i] = total
+
+
+@_compiled
 def gather(blocks: Array, owner: Array, out: Array) -> None:
     """Add up the blocks of each layer in their order: [N, K] -> [K, L]."""
     out[:] = 0
@@ -192,4 +203,5 @@ def try_out() -> None:
     look(x, line, weights, np.ones(3), np.full(3, GAP), True, begin, end, rows, sizes, line.copy(), 0, 2)
     mix(x, line, weights, line, begin, end, begin, line.copy(), 0, 2)
     blend(line, line, line, line, begin, end, begin, line.copy(), 0, 2)
+    square(line, begin, end, np.empty(2), 0, 2)
     gather(rows[0, :, 0], begin, np.empty((2, 2)))

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from math import isfinite
 from typing import Literal
 
 import numpy as np
@@ -136,7 +135,7 @@ def close_round(
     if single:
         round.note(drift=round.updates.norm("layer"))  # [K, L]
     model, after, state = recipe.aggregate(server.state, round, replies.uploads)
-    if not isfinite(float(model.sum())) and not bool(model.isfinite().all()):  # the sum is quicker, and may overflow
+    if not round.updates.sound(model):
         raise NotFiniteError(
             f"round {cohort.number}: the server's step gave a model with NaN or infinite values, though every client's "
             "reply was finite; lower the learning rate or the strength of the correction"

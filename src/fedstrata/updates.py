@@ -1,6 +1,7 @@
 """The cohort's updates and what the server asks of them, norms, angles, distances, mixtures, in few passes."""
 
 from collections.abc import Iterable
+from math import isfinite
 
 import torch
 from torch import Tensor
@@ -86,10 +87,11 @@ class Updates:
         """keep_l old + sum_k weights_k,l delta_k, [P], from weights [K, L]; all of the old model unless said."""
         layout = self.layout.at(grain)
         if self.fused and not weights.requires_grad:
+            weights = weights.double()
             if keep is None and torch.equal(weights, self.weights[:, None]) and self._averaged():
                 assert self._average is not None
                 return self._average
-            return fused.mix(layout, self.delta, self.old, weights, layout.full(1.0) if keep is None else keep)
+            return fused.mix(layout, self.delta, self.old, weights, layout.full(1.0) if keep is None else keep.double())
         moved = layout.mix(weights, self.delta)
         return self.old + moved if keep is None else layout.spread(keep) * self.old + moved
 
@@ -113,6 +115,15 @@ class Updates:
         if self._any().finite():  # the squares of float32 cannot overflow in float64
             return torch.ones(len(self.delta), dtype=torch.bool)
         return finite_rows([self.delta])  # those of float64 can
+
+    def sound(self, model: Tensor) -> bool:
+        """Whether this model, [P], has neither NaN nor infinity."""
+        if model is self._average:  # whose move from the old one was summed up
+            sums = self._sums["average"].sizes[:, (SIZE, MOVE)].sum()
+        else:
+            quick = self.fused and fused.plain(self.old, model)
+            sums = fused.square(self.layout, model) if quick else float(model.sum())
+        return isfinite(sums) or bool(model.isfinite().all())  # finite numbers may have been too large to add up
 
     def _averaged(self) -> bool:
         """Whether a pass has made the average, or makes it now."""
