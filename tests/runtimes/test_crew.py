@@ -148,7 +148,7 @@ def test_too_many_processes_are_a_sentence_and_those_that_began_are_sent_home(mo
         return made[-1]
 
     monkeypatch.setattr(os, "fork", twice)
-    with pytest.raises(ClientError, match="could not be started .*unavailable.*; use fewer workers"):
+    with pytest.raises(ClientError, match=r"could not be started .*unavailable.*; use fewer workers"):
         Crew(lambda job: job, 3)
     assert len(made) == 2
     assert not any(alive(p) for p in made)

@@ -82,7 +82,8 @@ def test_functions_that_cannot_be_sent_are_inherited():
     scale = 2.0
     settings: dict[str, Any] = {
         "loss": lambda o, y: scale * nn.functional.cross_entropy(o, y, reduction="none"),
-        "metrics": {"sure": lambda o, y: o.softmax(-1).amax(-1)}, "rounds": 2, "test": (torch.randn(9, 6), [0, 1, 2] * 3),
+        "metrics": {"sure": lambda o, y: o.softmax(-1).amax(-1)},
+        "test": (torch.randn(9, 6), [0, 1, 2] * 3), "rounds": 2,
     }  # fmt: skip
     pooled, apart = (fs.simulate("fedavg", mlp(), unequal_clients(), engine=e, **settings) for e in ("pool", "apart"))
     torch.testing.assert_close(flat(pooled.model), flat(apart.model), rtol=0, atol=1e-11)
@@ -121,7 +122,7 @@ class Hoarder(fs.Step):
 
     def step(self, state, proposal, round):
         round.note(updates=round.delta)
-        last = state["last"] if "last" in state else round.delta
+        last = state.get("last", round.delta)
         return proposal + 0.1 * last[0], {"last": round.delta}
 
 

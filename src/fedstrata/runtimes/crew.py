@@ -112,6 +112,17 @@ class Crew:
         self.ends, self.processes = [], []
 
 
+def can_differentiate() -> bool:
+    """Whether a process that is forked now can take gradients: torch refuses once it has threads for a GPU."""
+    crew = Crew(_gradient, 1)
+    try:
+        return dict(crew.each([1.0])) == {0: True}
+    except Exception:
+        return False
+    finally:
+        crew.dismiss()
+
+
 def packed(tree: Any) -> Any:
     """The same with tensors as bytes: each by itself, and not the whole of what it is a part of."""
 
@@ -166,6 +177,11 @@ def _serve(work: Work, end: Connection, others: Sequence[Connection], prctl: Any
             end.send_bytes(answer)
         except OSError:
             os._exit(0)  # nobody waits for it any more
+
+
+def _gradient(at: float) -> bool:
+    x = torch.tensor(at, requires_grad=True)
+    return bool(torch.autograd.grad(x * x, x)[0] == 2 * at)
 
 
 def _portable(e: Exception) -> Exception:
