@@ -59,7 +59,8 @@ def ours(name: str, rounds: int, **how: Any) -> list[float]:
     x, y, rows = data(name)
     run = fs.simulate(
         "fedavg", made(name, x), fs.Clients.split(x, y, rows), rounds=rounds, device="cuda", engine="stacked",
-        training=fs.SGD(**SGD, **training(name)), evaluate_train=False, **how,
+        training=fs.SGD(**SGD, **training(name)), evaluate_train=False, evaluate_every=rounds, test=(x[:1], y[:1]),
+        **how,
     )  # fmt: skip
     return [r["seconds"] for r in run.rounds]
 

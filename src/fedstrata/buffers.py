@@ -39,7 +39,8 @@ class Buffers:
         """These values in the types that the buffers have; whole numbers are rounded half to even."""
 
         def typed(value: Tensor, old: Tensor) -> Tensor:
-            return (value if old.is_floating_point() else value.round()).to(old.dtype)
+            whole = value.is_floating_point() and not old.is_floating_point()
+            return (value.round() if whole else value).to(old.dtype)
 
         return {n: typed(values[n], old) for n, old in self.old.items()}
 

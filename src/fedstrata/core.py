@@ -101,8 +101,8 @@ class Round:
         return self.updates.share
 
     def note(self, **values: Tensor) -> None:
-        """Keep diagnostics for the report."""
-        self.notes.update({name: v.detach() for name, v in values.items()})
+        """Keep diagnostics for the report: copies, as the memory of a round may serve the next."""
+        self.notes.update({name: v.detach().clone() for name, v in values.items()})
 
 
 class Part(Value):

@@ -124,6 +124,8 @@ def simulate(
     model, training = algorithm.adapt(model, training or SGD(), seed)
     means = engine, chunk, workers, device, precision, compile, memory
     plan = Plan(rounds, seed, buffers, on_nonfinite, evaluate_every, evaluate_train, *means)
+    nothing = "evaluate_train = false leaves nothing to evaluate on: give a test or a val set, or leave it true"
+    check(evaluate_train or test is not None or val is not None, nothing)
     place = usable_device(device), Layout.of(model).dtype
     data = Clients.of(clients).owned().to(*place)
     if metrics is None and not isinstance(loss, str) and not data.y.is_floating_point():

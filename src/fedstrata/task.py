@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from copy import deepcopy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Literal, NamedTuple
 
@@ -190,6 +190,21 @@ class Task:
         pairs = [*zip(both.outputs, [a.outputs for a in alone], strict=True), *zip(losses, each, strict=True)]
         pairs += [(b[i], alone[i].buffers[n]) for n, b in both.buffers.items() for i in range(k)]
         return all(torch.allclose(a, b, rtol=1e-3, atol=1e-3 * float(b.double().abs().max())) for a, b in pairs)
+
+    def takes_channels_last(self, w: Tensor, buffers: Arrays, x: Tensor) -> bool:
+        """Whether the model gives the same for images laid out so; some take for granted how numbers lie in memory."""
+        other, own = replace(self, channels_last=True), {n: b[None] for n, b in buffers.items()}
+        noise = torch.zeros(1, dtype=torch.long, device=w.device) if self.noisy else None
+        with torch.no_grad(), seeded(0, w.device):
+            try:
+                with self.scoring(w, buffers) as outputs:
+                    wanted = outputs(x)
+                with other.scoring(w, buffers) as outputs:
+                    found = outputs(x)
+                other.stacked(w[None], own, x[None], None, noise)
+            except Exception:
+                return False
+        return torch.allclose(found, wanted, rtol=1e-3, atol=1e-3 * float(wanted.double().abs().max()))
 
     def _vmapped(self, w: Tensor, buffers: Arrays, x: Tensor, given: Arrays) -> Forward:
         def alone(w: Tensor, buffers: Arrays, x: Tensor, given: Arrays) -> tuple[Tensor, list[Tensor], Arrays]:

@@ -14,7 +14,7 @@ from fedstrata.evaluate import Sets
 from fedstrata.graphs import Captured
 from fedstrata.layout import Arrays
 from fedstrata.runtimes.apart import Apart
-from fedstrata.runtimes.crew import survives_forking
+from fedstrata.runtimes.crew import can_differentiate
 from fedstrata.runtimes.pool import Pool
 from fedstrata.runtimes.stacked import Stacked, activations
 from fedstrata.runtimes.vault import Vault
@@ -41,7 +41,7 @@ STACKED_BELOW = 4e6
 """Parameters x batch size below which a step is mostly overhead, which stacked clients share."""
 
 TRIED = 6
-"""Examples that are used to see whether clients can be folded."""
+"""Examples that a model is tried out on."""
 
 
 def chosen(
@@ -96,12 +96,13 @@ def pays(steps: float, touched: float, tensors: int) -> bool:
 
 
 def suited(fed: Federation, engine: Engine, at: tuple[Tensor, Arrays]) -> Task:
-    """The task in the layout that suits the machine, folded only where a trial shows that this is right."""
-    x = fed.clients.x
-    last = x.device.type == "cpu" and x.dim() == 4 and convolves(fed.task.train_mode)
-    some = torch.linspace(0, len(x) - 1, min(len(x), TRIED)).long().to(x.device)  # of several clients
-    folds = fed.task.folds and (engine != "stacked" or fed.task.folds_well(*at, x[some], fed.clients.y[some]))
-    return replace(fed.task, channels_last=last, folds=folds)
+    """The task in the layout that suits the machine, and folded, only where a trial shows that this is right."""
+    task, x = fed.task, fed.clients.x
+    rows = torch.linspace(0, len(x) - 1, min(len(x), TRIED)).long().to(x.device)  # of several clients
+    some, targets = x[rows], fed.clients.y[rows]
+    images = x.device.type == "cpu" and x.dim() == 4 and convolves(task.train_mode)
+    folds = task.folds and (engine != "stacked" or task.folds_well(*at, some, targets))
+    return replace(task, channels_last=images and task.takes_channels_last(*at, some), folds=folds)
 
 
 def convolves(model: nn.Module) -> bool:
@@ -117,6 +118,7 @@ def _no_pool(fed: Federation) -> str:
         return f"needs processes that can be forked, which is not safe on {sys.platform}"
     if current_process().daemon:
         return "cannot be had inside a worker process"
-    if torch.accelerator.is_available() and not survives_forking():
-        return "cannot be had once this process has computed gradients, where there is a GPU: torch's threads are lost"
+    if torch.accelerator.is_available() and not can_differentiate():
+        cure = "start Python anew for it, or hide the GPU by CUDA_VISIBLE_DEVICES=''"
+        return f"cannot be had once torch has started threads for a GPU here ({cure})"
     return ""
