@@ -44,16 +44,15 @@ def watch(
     peak, code, each = 0.0, None, {}
     with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
         child = subprocess.Popen(command, stdout=out, stderr=err, env=env, cwd=folder)
-        while code is None and perf_counter() - began < limit:
-            pids = tree(child.pid)
-            peak = max(peak, memory_mb(pids))
-            each |= {pid: seconds for pid in pids if (seconds := cpu_seconds([pid], with_children=False))}
-            try:
-                code = child.wait(every)
-            except subprocess.TimeoutExpired:
-                continue
-        wall = perf_counter() - began
-        _end(child, before)
+        try:
+            while code is None and perf_counter() - began < limit:
+                pids = tree(child.pid)
+                peak = max(peak, memory_mb(pids))
+                each |= {pid: seconds for pid in pids if (seconds := cpu_seconds([pid], with_children=False))}
+                code = _waited(child, every)
+            wall = perf_counter() - began
+        finally:  # also when we are interrupted
+            _end(child, before)
         said = _all(out), _all(err)
     cpu = max(_reaped() - spent, sum(each.values()))  # a parent may let its children go uncounted, as Ray's does
     now, now_steal = busy_seconds()
@@ -118,6 +117,14 @@ def _adopt_orphans() -> None:
     """Whatever loses its parent below us becomes our child: so none escapes the count or outlives the command."""
     if PROC.exists():
         ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def _waited(child: subprocess.Popen, seconds: float) -> int | None:
+    """The code with which it ended, or None if it still runs after so many seconds."""
+    try:
+        return child.wait(seconds)
+    except subprocess.TimeoutExpired:
+        return None
 
 
 def _end(child: subprocess.Popen, before: set[int]) -> None:

@@ -8,6 +8,7 @@ python -m benchmarks.rivals --show FILE --markdown   the tables of an earlier ru
 import argparse
 import json
 import platform
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -48,8 +49,12 @@ def main() -> None:
     def save() -> None:
         path.write_text(json.dumps(result, indent=1) + "\n")
 
-    for name in names:
-        measure(name, given, where, result, save)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        for name in names:
+            measure(name, given, where, result, save)
+    except KeyboardInterrupt:
+        raise SystemExit(f"stopped; what was measured until now is in {path}") from None
     show(result, given.markdown)
     print(f"written to {path}")
 
