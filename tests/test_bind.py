@@ -18,13 +18,14 @@ class Tied(nn.Module):
         self.first, self.second, self.same = nn.Linear(4, 4), nn.Linear(4, 4), nn.BatchNorm1d(4)
         self.second.weight = self.first.weight
         self.again, self.scale = self.same, nn.Parameter(torch.tensor(2.0))
-        self.register_buffer("shift", torch.ones(4))
-        self.register_buffer("other", self.shift)
+        shift = torch.ones(4)
+        self.register_buffer("shift", shift)
+        self.register_buffer("other", shift)
         self.register_buffer("nothing", None)
 
     def forward(self, x: Tensor) -> Tensor:
         h = self.again(self.second(self.same(self.first(x)).relu()))
-        return self.scale * h + self.shift - 0.5 * self.other
+        return self.scale * h + self.shift - self.get_buffer("other") / 2
 
 
 class Recurrent(nn.Module):
@@ -113,7 +114,7 @@ def test_gradients_reach_what_was_bound(name: str):
 
 
 def test_tied_names_live_in_all_their_places():
-    model = made("tied")
+    model = Tied().double()
     there = places(model)
     assert there["first.weight"] == there["second.weight"]
     assert "nothing" not in there

@@ -95,13 +95,13 @@ def spectral_normed() -> nn.Module:
 
 
 class Own(nn.Linear):
-    def forward(self, x: Tensor) -> Tensor:
-        return -super().forward(x)
+    def forward(self, input: Tensor) -> Tensor:
+        return -super().forward(input)
 
 
 class OwnSequential(nn.Sequential):
-    def forward(self, x: Tensor) -> Tensor:
-        return -super().forward(x)
+    def forward(self, input: Tensor) -> Tensor:
+        return -super().forward(input)
 
 
 OTHERS: dict[str, Callable[[], nn.Module]] = {

@@ -1,6 +1,7 @@
 """Parts marked elementwise correct stacked clients as they correct each one: [K, P] at once is vmap of [P]."""
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import pytest
 import torch
@@ -56,7 +57,7 @@ def test_stacked_clients_are_corrected_as_each_one_is(part: Local, dtype: torch.
     found, wanted = _corrected(fed, "local.0", part, grad, desk), vmap(alone)(grad, w, given)
     assert found.dtype == wanted.dtype == dtype  # a column of float64 would make all of it so
     assert found.shape == w.shape
-    near = {"rtol": 1e-12, "atol": 1e-12} if dtype == torch.float64 else {}
+    near: dict[str, Any] = {"rtol": 1e-12, "atol": 1e-12} if dtype == torch.float64 else {}
     torch.testing.assert_close(found, wanted, **near)
     one = _corrected(fed, "local.0", part, grad[:1], desk.first(1))
     torch.testing.assert_close(one, found[:1], **near)

@@ -55,10 +55,10 @@ CASES: dict[str, tuple[Callable[[], nn.Module], Shape]] = {
     "group norm without bias": (lambda: without_bias(nn.GroupNorm(2, 4)), (4, 5)),
     "layer norm": (lambda: nn.LayerNorm(4), (4,)),
     "layer norm of sequences": (lambda: nn.LayerNorm(4), (3, 4)),
-    "layer norm of two dimensions": (lambda: nn.LayerNorm((3, 4)), (3, 4)),
-    "layer norm of the last two of three": (lambda: nn.LayerNorm((3, 4)), (2, 3, 4)),
-    "layer norm without bias": (lambda: nn.LayerNorm((3, 4), bias=False), (2, 3, 4)),
-    "layer norm with a frozen weight": (lambda: frozen(nn.LayerNorm((3, 4)), "weight"), (2, 3, 4)),
+    "layer norm of two dimensions": (lambda: nn.LayerNorm([3, 4]), (3, 4)),
+    "layer norm of the last two of three": (lambda: nn.LayerNorm([3, 4]), (2, 3, 4)),
+    "layer norm without bias": (lambda: nn.LayerNorm([3, 4], bias=False), (2, 3, 4)),
+    "layer norm with a frozen weight": (lambda: frozen(nn.LayerNorm([3, 4]), "weight"), (2, 3, 4)),
     "layer norm with a frozen bias": (lambda: frozen(nn.LayerNorm(4), "bias"), (3, 4)),
 }  # fmt: skip
 

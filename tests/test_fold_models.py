@@ -119,8 +119,8 @@ def test_tied_weights_fold_and_are_trained_through_all_their_uses():
 
 
 class Subclassed(nn.Linear):
-    def forward(self, x: Tensor) -> Tensor:
-        return super().forward(x) ** 2
+    def forward(self, input: Tensor) -> Tensor:
+        return super().forward(input) ** 2
 
 
 class WithParameter(nn.Module):
