@@ -160,7 +160,7 @@ def test_several_threads_give_exactly_what_one_gives(make: Callable[[], Any], mo
 
 def test_pieces_are_scored_by_several_threads_of_one_thread_each(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(evaluate, "EXAMPLES_AT_ONCE", 5)
-    task, *rest = problem()
+    task, w, buffers, x, y = problem()
     both, seen = Barrier(2, timeout=20), dict[int, int]()
 
     def metric(outputs: Tensor, y: Tensor) -> Tensor:
@@ -170,13 +170,13 @@ def test_pieces_are_scored_by_several_threads_of_one_thread_each(monkeypatch: py
         return outputs[:, 0]
 
     with threads(2):
-        score(replace(task, metrics={"first": metric}), *rest)
+        score(replace(task, metrics={"first": metric}), w, buffers, x, y)
     assert list(seen.values()) == [1, 1]
 
 
 def test_a_metric_that_fails_in_a_thread_is_told_and_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(evaluate, "EXAMPLES_AT_ONCE", 5)
-    task, *rest = problem()
+    task, w, buffers, x, y = problem()
     before = {n: p.clone() for n, p in task.eval_mode.named_parameters()}
 
     def metric(outputs: Tensor, y: Tensor) -> Tensor:
@@ -184,6 +184,6 @@ def test_a_metric_that_fails_in_a_thread_is_told_and_leaves_nothing_behind(monke
 
     with threads(2):
         with pytest.raises(ArithmeticError, match="not today"):
-            score(replace(task, metrics={"bad": metric}), *rest)
+            score(replace(task, metrics={"bad": metric}), w, buffers, x, y)
         assert torch.get_num_threads() == 2
     assert all(torch.equal(p, before[n]) for n, p in task.eval_mode.named_parameters())

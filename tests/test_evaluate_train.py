@@ -104,7 +104,7 @@ def test_the_command_leaves_it_out_too_and_its_record_can_be_run_again(
     quick = "--rounds 2 --set training.epochs=1 --set evaluate_train=false --json"
     for args in (f"run --out a {quick}", "run a/experiment.toml --out b --json"):
         with pytest.raises(SystemExit) as stop:
-            main(args.split())
+            main([*args.split()])
         assert not stop.value.code
         told = json.loads(capsys.readouterr().out.splitlines()[-1])
         assert told["test"]["accuracy"] > 0

@@ -92,7 +92,7 @@ def test_functions_that_cannot_be_sent_are_inherited():
 
 
 @dataclass(frozen=True)
-class Growing(fs.parts.select.Select):
+class Growing(fs.Select):
     """One client, then two, then all."""
 
     def init(self, layout, population):
@@ -245,8 +245,8 @@ def test_empty_buffers_and_scalars_pass_through_the_pool():
 
         def forward(self, x: Tensor) -> Tensor:
             if self.training:
-                self.count.add_(1)
-                self.short.add_(1)
+                for b in self.buffers():
+                    b.add_(1) if b.dtype != torch.bool else None
             return self.layer(x) * self.flag
 
     model = Odd()
