@@ -18,7 +18,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 from fedstrata.augment import Augment
 from fedstrata.buffers import BufferPolicy
 from fedstrata.clients import Clients, Schedule
-from fedstrata.closed import is_logistic, logistic_gradients
+from fedstrata.closed import compiled_gradients, is_logistic, logistic_gradients
 from fedstrata.core import Local, Recipe, State, Turn
 from fedstrata.layout import Arrays
 from fedstrata.optim import Rate, Training
@@ -141,14 +141,31 @@ def take_steps(desk: Desk, feed: Feed) -> None:
         take_step(feed.fed, desk, feed.batch(step, active))
 
 
+def take_compiled_steps(desk: Desk, feed: Feed) -> None:
+    """The same for logistic regression by numba: nothing is gathered."""
+    fed, clients, schedule = feed.fed, feed.fed.clients, feed.schedule
+    for step, active in enumerate(schedule.active):
+        desk = desk.first(active)
+        width, mask = schedule.width(step, active)
+        rows = torch.from_numpy(np.ascontiguousarray(schedule.index[:active, step, :width]))
+        real = torch.ones(active, width) if mask is None else torch.from_numpy(mask)
+        share = shares(real, desk.w.dtype)
+        follow(fed, desk, compiled_gradients(fed.task, desk.w, clients.x, clients.y, rows, share))
+
+
 def take_step(fed: Federation, desk: Desk, batch: Arrays) -> None:
     """One local step of A clients."""
     gradient, after = gradients(fed, desk, batch)
+    follow(fed, desk, gradient)
+    for n, b in desk.buffers.items():
+        b.copy_(after[n])
+
+
+def follow(fed: Federation, desk: Desk, gradient: Tensor) -> None:
+    """Step along the gradients of A clients, [A, P], once every part has corrected them."""
     for name, part in fed.recipe.locals().items():
         gradient = _corrected(fed, name, part, gradient, desk)
     fed.training.update(desk.w, fed.training.clipped(gradient), desk.optimizer, desk.lr)
-    for n, b in desk.buffers.items():
-        b.copy_(after[n])
 
 
 def gradients(fed: Federation, desk: Desk, batch: Arrays) -> tuple[Tensor, Arrays]:

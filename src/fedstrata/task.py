@@ -102,6 +102,7 @@ class Task:
     noisy: bool = False  # it has dropout
     folds: bool = False  # K clients can be folded into one batch
     channels_last: bool = False  # images and kernels are laid out so: faster for convolutions on a CPU
+    compiled: bool = False  # it is logistic regression, and numba's loops are used
 
     @classmethod
     def of(
