@@ -124,4 +124,4 @@ def test_such_models_are_found_out_by_trying():
         task, w, buffers, x = ready(make())
         assert task.takes_channels_last(w, buffers, x) == well
         fed = choose.Federation(fs.recipes.fedavg(), task, clients(), fs.SGD())
-        assert choose.suited(fed, "apart", (w, buffers)).channels_last == well
+        assert choose.suited(fed, "apart", (w, buffers), 1).channels_last == well

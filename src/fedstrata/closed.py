@@ -3,15 +3,24 @@
 With numba (`logistic.py`) they come straight from the data, nothing is gathered, and scores take one pass over it.
 """
 
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from fedstrata.fused import plain
 from fedstrata.layout import Arrays
 from fedstrata.task import Task, accuracy, cross_entropy
+from fedstrata.threads import allowed
+
+Examples = tuple[Tensor, Tensor]
+Trained = tuple[Tensor, Tensor, Tensor]
+"""Where clients start, [P], their parameters and their velocities, [K, P] both."""
+
+Array = np.ndarray[Any, Any]
 
 PAYS = 3e9
 """Multiplications from which on it pays to import numba: half a second."""
@@ -61,6 +70,17 @@ def compiled_gradients(task: Task, w: Tensor, x: Tensor, y: Tensor, rows: Tensor
     given = (v.numpy() for v in (x.flatten(1), y, rows, share, w))
     kernels().gradients(*given, _classes(task), gradient.numpy())
     return gradient
+
+
+def compiled_descent(task: Task, data: Examples, index: Array, count: Array, desk: Trained, how: Array) -> None:
+    """All steps of SGD of K clients, in place; see `logistic.descend`. Threads take a few clients each."""
+    x, y = (v.numpy() for v in (data[0].flatten(1), data[1]))
+    start, w, velocity = (v.numpy() for v in desk)
+    given = x, y, index, count, start, w, velocity, _classes(task), how.astype(w.dtype)
+    parts = min(allowed(), len(w))
+    cuts = [round(i * len(w) / parts) for i in range(parts + 1)]
+    with ThreadPoolExecutor(parts) as crew:
+        list(crew.map(lambda a, b: kernels().descend(*given, a, b), cuts, cuts[1:]))
 
 
 def compiled_scores(task: Task, w: Tensor, x: Tensor, y: Tensor) -> Arrays:

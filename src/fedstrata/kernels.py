@@ -39,7 +39,7 @@ def compiled(function: Any) -> Any:
 
 
 @intrinsic
-def _prefetch(_typing: Any, x: Any, k: Any, j: Any) -> Any:
+def prefetch(_typing: Any, x: Any, k: Any, j: Any) -> Any:
     """Ask for the cache line of x[k, j], and do not wait for it."""
 
     def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
@@ -73,7 +73,7 @@ def _row(x: Array, k: int, s: int, n: int, y: Array, kind: int) -> tuple[float, 
     total, other = 0.0, 0.0
     for c in range(0, n, STEP):
         for j in range(s + n + c, min(s + n + c + STEP, x.shape[1]), LINE // x.itemsize):
-            _prefetch(x, k, j)  # pyright: ignore[reportCallIssue]  its first argument is numba's own
+            prefetch(x, k, j)  # pyright: ignore[reportCallIssue]  its first argument is numba's own
         r, z = x[k, s + c : min(s + c + STEP, s + n)], y[c : c + STEP]
         if kind == DOT:
             for j in range(len(r)):

@@ -8,10 +8,14 @@ from typing import Any
 
 import numpy as np
 
-from fedstrata.kernels import Array, compiled
+from fedstrata.kernels import LINE, Array, compiled, prefetch
 
 CLASSES = 4
 """Classes whose inner products are taken at a time, of two examples: eight sums that stay in registers."""
+
+
+AHEAD = 16
+"""Examples that are sent for before their turn."""
 
 
 @compiled
@@ -76,21 +80,58 @@ def _outer(x: Array, rows: Array, z: Array, into: Array) -> None:
 
 
 @compiled
+def _gradient(x: Array, y: Array, rows: Array, share: Array, w: Array, z: Array, out: Array) -> None:
+    """One client's gradient, [P], for rows [B] that count as `share` says; z, [B + 4, C], is room to work in."""
+    classes, size = z.shape[1], len(rows)
+    wide = classes * x.shape[1]
+    weight, bias = w[:wide].reshape(classes, x.shape[1]), w[wide:]
+    for b in range(0, size, 2):
+        _logits(x[rows[b]], x[rows[min(b + 1, size - 1)]], weight, bias, z[b], z[b + 1])
+    for b in range(size):
+        _soften(z[b], y[rows[b]], share[b])
+    z[size:] = 0
+    _outer(x, rows, z, out[:wide].reshape(classes, x.shape[1]))
+    for c in range(len(bias)):
+        out[wide + c] = z[:size, c].sum()
+
+
+@compiled
 def gradients(x: Array, y: Array, rows: Array, share: Array, w: Array, classes: int, out: Array) -> None:
     """Each client's gradient of its mean cross entropy, [A, P], for rows [A, B] that count as `share` says."""
-    wide = classes * x.shape[1]
-    size = rows.shape[1]
-    z = np.zeros((size + 4, classes), x.dtype)
+    z = np.zeros((rows.shape[1] + 4, classes), x.dtype)
     for k in range(len(rows)):
-        weight, bias = w[k, :wide].reshape(classes, x.shape[1]), w[k, wide:]
-        for b in range(0, size, 2):
-            _logits(x[rows[k, b]], x[rows[k, min(b + 1, size - 1)]], weight, bias, z[b], z[b + 1])
-        for b in range(size):
-            _soften(z[b], y[rows[k, b]], share[k, b])
-        z[size:] = 0
-        _outer(x, rows[k], z, out[k, :wide].reshape(classes, x.shape[1]))
-        for c in range(len(bias)):
-            out[k, wide + c] = z[:size, c].sum()
+        _gradient(x, y, rows[k], share[k], w[k], z, out[k])
+
+
+@compiled
+def descend(
+    x: Array, y: Array, index: Array, count: Array, start: Array, w: Array, velocity: Array, classes: int, how: Array,
+    first: int, last: int,
+) -> None:  # fmt: skip
+    """All steps of SGD of some clients, one after another: what belongs to a client stays in the cache.
+
+    index [A, S, B] has the rows of each batch, of which count [A, S] are real. how is rate, momentum, 1 for Nesterov's,
+    weight decay and FedProx's mu. velocity may have no columns where there is no momentum.
+    """
+    z, g = np.zeros((index.shape[2] + 4, classes), x.dtype), np.empty(len(start), x.dtype)
+    rate, momentum, nesterov, decay, mu = how[0], how[1], how[2], how[3], how[4]
+    for k in range(first, last):
+        u = w[k]
+        for s in range(index.shape[1]):
+            n = count[k, s]
+            if n == 0:
+                break
+            share = np.full(n, x.dtype.type(1) / x.dtype.type(n), x.dtype)
+            _gradient(x, y, index[k, s, :n], share, u, z, g)
+            if momentum == 0:
+                for j in range(len(u)):
+                    u[j] -= rate * (g[j] + mu * (u[j] - start[j]) + decay * u[j])
+            else:
+                v = velocity[k]
+                for j in range(len(u)):
+                    d = g[j] + mu * (u[j] - start[j]) + decay * u[j]
+                    v[j] = momentum * v[j] + d
+                    u[j] -= rate * (d + momentum * v[j] if nesterov > 0 else v[j])
 
 
 @compiled
@@ -100,6 +141,9 @@ def scores(x: Array, y: Array, w: Array, classes: int, loss: Array, right: Array
     weight, bias = w[:wide].reshape(classes, x.shape[1]), w[wide:]
     z = np.zeros((2, classes), x.dtype)
     for i in range(0, len(x), 2):
+        for ahead in range(i + AHEAD, min(i + AHEAD + 2, len(x))):
+            for j in range(0, x.shape[1], LINE // x.itemsize):
+                prefetch(x, ahead, j)  # pyright: ignore[reportCallIssue]  its first argument is numba's own
         _logits(x[i], x[min(i + 1, len(x) - 1)], weight, bias, z[0], z[1])
         for a in range(min(2, len(x) - i)):
             best = 0
@@ -118,4 +162,5 @@ def try_out() -> Any:
     x, y, w = np.ones((3, 2), np.float32), np.zeros(3, np.int64), np.ones((1, 15), np.float32)
     rows = np.zeros((1, 3), np.int64)
     gradients(x, y, rows, np.ones((1, 3), np.float32), w, 5, np.empty_like(w))
+    descend(x, y, rows[None], np.ones((1, 1), np.int64), w[0], w.copy(), w.copy(), 5, w[0, :5], 0, 1)
     scores(x, y, w[0], 5, np.empty(3, np.float32), np.empty(3, np.float32))
