@@ -75,6 +75,22 @@ def test_stacked_clients_step_as_torch_does(name: str):
         torch.testing.assert_close(w, theirs, rtol=1e-12, atol=1e-14)
 
 
+@pytest.mark.parametrize(("name", "dtype"), [
+    (n, d) for n in PAIRS for d in (torch.float64, torch.float32, torch.bfloat16, torch.float16)
+    if "adam" not in n or d != torch.float16  # where torch's own squares of gradients are lost
+], ids=str)  # fmt: skip
+def test_every_number_of_a_long_vector_is_stepped_in_every_type(name: str, dtype: torch.dtype):
+    """Long enough for what a processor does several numbers at a time."""
+    training, make = PAIRS[name]
+    w, grads = normal(K, 101).to(dtype), normal(3, K, 101, seed=1).to(dtype)
+    state, torchs = begun(training, w), rivals(make, w)
+    near = 1e-12 if dtype == torch.float64 else 4 * torch.finfo(dtype).eps
+    for grad in grads:
+        training.update(w, grad, state, training.rate(0))
+        theirs = torch.stack([stepped(r, g) for r, g in zip(torchs, grad, strict=True)])
+        torch.testing.assert_close(w, theirs, rtol=near, atol=2 * near)
+
+
 LYING: dict[str, Callable[[Tensor], Tensor]] = {
     "side by side": lambda v: v.T.contiguous().T, "every other": lambda v: v.repeat_interleave(2, -1)[..., ::2],
     "one number for all": lambda v: v[:1, :1].expand(v.shape), "of another type": lambda v: v.float(),

@@ -94,7 +94,8 @@ class SGD(Training):
 
     def update(self, w: Tensor, grad: Tensor, state: Arrays, lr: Rate) -> None:
         grad = grad.to(w.dtype).contiguous()  # the fused ones look at memory alone
-        if not isinstance(lr, Tensor) and in_rows(w, state):  # one pass over memory instead of four
+        whole = w.dtype in (torch.float32, torch.float64)  # in short types torch's leaves most numbers as they were
+        if whole and not isinstance(lr, Tensor) and in_rows(w, state):  # one pass over memory instead of four
             fused = torch._fused_sgd_  # pyright: ignore[reportPrivateImportUsage]
             velocity = [state["velocity"]] if self.momentum else []
             how = {"momentum": self.momentum, "nesterov": self.nesterov, "weight_decay": self.weight_decay}
@@ -104,7 +105,10 @@ class SGD(Training):
         if self.momentum:
             velocity = state["velocity"].mul_(self.momentum).add_(grad)
             grad = grad.add(velocity, alpha=self.momentum) if self.nesterov else velocity
-        w.addcmul_(grad, torch.as_tensor(lr, dtype=w.dtype, device=w.device), value=-1)
+        if isinstance(lr, Tensor):
+            w.addcmul_(grad, lr.to(w.dtype), value=-1)
+        else:
+            w.add_(grad, alpha=-lr)
 
 
 @dataclass(frozen=True, kw_only=True)
