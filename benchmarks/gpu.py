@@ -59,7 +59,8 @@ def ours(name: str, rounds: int, **how: Any) -> list[float]:
     x, y, rows = data(name)
     run = fs.simulate(
         "fedavg", made(name, x), fs.Clients.split(x, y, rows), rounds=rounds, device="cuda", engine="stacked",
-        training=fs.SGD(**SGD, **training(name)), evaluate_train=False, **how,
+        training=fs.SGD(**SGD, **training(name)), evaluate_train=False, evaluate_every=rounds, test=(x[:1], y[:1]),
+        **how,
     )  # fmt: skip
     return [r["seconds"] for r in run.rounds]
 
@@ -145,6 +146,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     given = parser.parse_args()
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = given.precision != "float32"
+    torch.backends.cudnn.benchmark = True  # as our engine does: the others shall have it too
     found = []
     for name in given.models.split(";"):
         for called, run in contenders(name, given.precision).items():

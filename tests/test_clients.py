@@ -6,7 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedstrata.clients import Clients, Schedule, cast, probe_batches, training_batches
+from fedstrata.clients import Clients, Rows, Schedule, cast, probe_batches, training_batches
 from fedstrata.errors import DataError
 from fedstrata.optim import SGD
 
@@ -65,18 +65,29 @@ def test_split_gives_each_client_its_rows():
     assert len(clients.x) == 5
 
 
-def test_owned_keeps_what_somebody_owns_client_after_client():
+def test_owned_keeps_what_somebody_owns():
     clients = Clients.split(*pair(6), [np.array([4, 0]), np.array([], dtype=np.int64), np.array([2])]).owned()
-    assert clients.x[:, 0].tolist() == [4, 0, 2]
-    assert clients.y.tolist() == [1, 0, 2]
-    assert [r.tolist() for r in clients.rows] == [[0, 1], [], [2]]
+    assert clients.x[:, 0].tolist() == [0, 2, 4]
+    assert clients.y.tolist() == [0, 2, 1]
+    assert [r.tolist() for r in clients.rows] == [[2, 0], [], [1]]
 
 
-def test_owned_copies_nothing_when_all_are_in_order():
+def test_owned_copies_nothing_when_all_are_owned():
     clients = federation(2, 3)
     assert clients.owned() is clients
-    out_of_order = Clients.split(*pair(5), [np.array([1, 0]), np.array([2, 3, 4])])
-    assert out_of_order.owned() is not out_of_order
+    shared = Clients.split(*pair(5), [np.array([1, 0, 4]), np.array([2, 3, 4])])
+    assert shared.owned() is shared
+
+
+def test_rows_are_a_sequence():
+    rows = Rows([np.array([3, 1]), np.array([], dtype=np.int32), np.array([2])])
+    assert len(rows) == 3
+    assert [r.tolist() for r in rows] == [[3, 1], [], [2]]
+    assert rows[-1].tolist() == [2]
+    assert [r.tolist() for r in rows[:2]] == [[3, 1], []]
+    assert rows.sizes.tolist() == [2, 0, 1]
+    with pytest.raises(IndexError, match="client 3 of 3"):
+        rows[3]
 
 
 @given(st.lists(st.integers(0, 8), min_size=1, max_size=6).filter(any), st.integers(0, 2**32))

@@ -1,4 +1,8 @@
+from collections.abc import Callable
+from dataclasses import replace
 from math import ceil
+from threading import Barrier, get_ident
+from typing import Any
 
 import numpy as np
 import pytest
@@ -8,9 +12,11 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from fedstrata import evaluate
+from fedstrata.clients import Rows
 from fedstrata.evaluate import client_scores, fairness, score, summary
 from fedstrata.layout import Arrays
 from fedstrata.task import Loss, Task, buffers_of
+from fedstrata.threads import threads
 
 
 def problem(loss: str | Loss = "cross_entropy") -> tuple[Task, Tensor, Arrays, Tensor, Tensor]:
@@ -97,7 +103,7 @@ def test_client_scores_are_means_over_ones_own_rows(sizes: list[int], seed: int)
     draw = np.random.default_rng(seed)
     values = draw.standard_normal(sum(sizes))
     rows = np.split(draw.permutation(sum(sizes)), np.cumsum(sizes)[:-1])
-    found = client_scores({"loss": torch.from_numpy(values)}, rows)["loss"]
+    found = client_scores({"loss": torch.from_numpy(values)}, Rows(rows))["loss"]
     assert found.shape == (len(sizes),)
     for mean, mine in zip(found, rows, strict=True):
         if len(mine):
@@ -108,7 +114,7 @@ def test_client_scores_are_means_over_ones_own_rows(sizes: list[int], seed: int)
 
 def test_every_score_is_told_by_client():
     scores = {"loss": torch.tensor([1.0, 2.0, 3.0]), "accuracy": torch.tensor([0.0, 1.0, 1.0])}
-    found = client_scores(scores, [np.array([2, 0]), np.array([1])])
+    found = client_scores(scores, Rows([np.array([2, 0]), np.array([1])]))
     assert {n: v.tolist() for n, v in found.items()} == {"loss": [2.0, 2.0], "accuracy": [0.5, 1.0]}
 
 
@@ -128,3 +134,56 @@ def test_the_worst_of_a_few_clients_is_the_worst_one():
     values = np.array([0.5, 0.9, 0.1])
     assert fairness(values, "high")["worst10"] == 0.1
     assert fairness(values, "low")["worst10"] == 0.9
+
+
+def conv_problem() -> tuple[Task, Tensor, Arrays, Tensor, Tensor]:
+    """As a person runs it: float32, convolutions, images laid out channels last."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Dropout(0.5), nn.Flatten(), nn.Linear(144, 3))
+    task = replace(Task.of(model), channels_last=True)
+    w = task.layout.flatten(dict(model.named_parameters()))
+    return task, w, buffers_of(model), torch.randn(25, 3, 8, 8), torch.arange(25) % 3
+
+
+@pytest.mark.parametrize("make", [problem, conv_problem])
+def test_several_threads_give_exactly_what_one_gives(make: Callable[[], Any], monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(evaluate, "EXAMPLES_AT_ONCE", 4)
+    given, found = make(), []
+    for count in (1, 2, 3, 20):
+        with threads(count):
+            found.append(score(*given))
+            assert torch.get_num_threads() == count
+    for other in found[1:]:
+        assert other.keys() == found[0].keys()
+        assert all(torch.equal(other[n], found[0][n]) for n in other)
+
+
+def test_pieces_are_scored_by_several_threads_of_one_thread_each(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(evaluate, "EXAMPLES_AT_ONCE", 5)
+    task, w, buffers, x, y = problem()
+    both, seen = Barrier(2, timeout=20), dict[int, int]()
+
+    def metric(outputs: Tensor, y: Tensor) -> Tensor:
+        if get_ident() not in seen:
+            seen[get_ident()] = torch.get_num_threads()
+            both.wait()  # which breaks unless two are at work at once
+        return outputs[:, 0]
+
+    with threads(2):
+        score(replace(task, metrics={"first": metric}), w, buffers, x, y)
+    assert list(seen.values()) == [1, 1]
+
+
+def test_a_metric_that_fails_in_a_thread_is_told_and_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(evaluate, "EXAMPLES_AT_ONCE", 5)
+    task, w, buffers, x, y = problem()
+    before = {n: p.clone() for n, p in task.eval_mode.named_parameters()}
+
+    def metric(outputs: Tensor, y: Tensor) -> Tensor:
+        raise ArithmeticError("not today")
+
+    with threads(2):
+        with pytest.raises(ArithmeticError, match="not today"):
+            score(replace(task, metrics={"bad": metric}), w, buffers, x, y)
+        assert torch.get_num_threads() == 2
+    assert all(torch.equal(p, before[n]) for n, p in task.eval_mode.named_parameters())

@@ -37,3 +37,30 @@ def test_optimisers_and_proxy_data_follow_to_the_gpu(training, tmp_path):
     both = ("cpu", "cuda")
     runs = [fs.simulate(fs.recipes.fedlws(), mlp(), c, device=d, out=tmp_path / d, **settings) for d in both]
     torch.testing.assert_close(runs[1].model.state_dict(), runs[0].model.state_dict(), rtol=0, atol=1e-9)
+
+
+@pytest.mark.parametrize("name", ["fedavg", "scaffold", "moon", "fedpbs"])
+@pytest.mark.parametrize(("model", "clients"), [(mlp, unequal_clients), (bn_cnn, image_clients)])
+def test_a_compiled_step_gives_the_same_model(name, model, clients):
+    method = fs.recipes.METHODS[name]()
+    here = fs.simulate(method, model(), clients(), rounds=3, training=TRAIN)
+    there = fs.simulate(method, model(), clients(), rounds=3, training=TRAIN, device="cuda", compile="always")
+    torch.testing.assert_close(there.model.state_dict(), here.model.state_dict(), rtol=0, atol=1e-9)
+
+
+@pytest.mark.parametrize("training", [fs.SGD(lr=0.05, batch=6, decay=0.9), fs.Adam(lr=0.01), fs.SGD(steps=7)], ids=repr)
+def test_rates_that_change_and_cohorts_that_change_are_seen_by_captured_steps(training):
+    method = fs.recipes.fedprox(select=fs.parts.Sample(k=3))
+    settings: dict[str, Any] = {"rounds": 6, "training": training}
+    here, there = (fs.simulate(method, mlp(), unequal_clients(), device=d, **settings) for d in ("cpu", "cuda"))
+    torch.testing.assert_close(there.model.state_dict(), here.model.state_dict(), rtol=0, atol=1e-9)
+
+
+@pytest.mark.parametrize("precision", ["tf32", "bf16"])
+def test_fewer_digits_give_nearly_the_same(precision):
+    model = mlp(dtype=torch.float32)
+    exact, short = (
+        fs.simulate("fedavg", model, unequal_clients(), rounds=3, training=TRAIN, device="cuda", precision=p)
+        for p in ("float32", precision)
+    )
+    torch.testing.assert_close(short.model.state_dict(), exact.model.state_dict(), rtol=0, atol=0.05)

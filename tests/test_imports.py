@@ -7,11 +7,12 @@ from pathlib import Path
 
 SRC = Path(__file__).parent.parent / "src" / "fedstrata"
 ORDER = [
-    "version", "errors", "values", "calls", "rng", "toml", "optim", "layout", "batchnorm", "dropout", "bind", "fold",
-    "precision", "task", "clients", "data", "partition", "probes", "models", "buffers", "core", "surgery", "parts",
-    "recipes", "parse", "papers", "decisions", "server", "augment", "descent", "graphs", "train", "testing", "evaluate",
-    "runtimes", "record", "simulate", "server_step", "experiment", "cost", "explain", "report", "console", "pages",
-    "__init__", "cli_data", "cli", "__main__",
+    "version", "errors", "values", "calls", "rng", "toml", "threads", "optim", "layout", "tables", "memory", "kernels",
+    "fused", "updates", "batchnorm", "dropout", "bind", "fold", "precision", "task", "logistic", "closed", "clients",
+    "data", "partition", "probes", "models", "buffers", "proxy", "core", "surgery", "parts", "recipes", "parse",
+    "papers", "decisions", "server", "merge", "augment", "descent", "graphs", "train", "testing", "evaluate", "runtimes",
+    "record", "simulate", "server_step", "experiment", "cost", "explain", "report", "console", "pages", "__init__",
+    "cli_data", "cli", "__main__",
 ]  # fmt: skip
 LATE = {("optim", "layout")}  # for the name of a type alone
 
@@ -53,7 +54,8 @@ def test_importing_needs_only_the_light_core():
     """With everything but the core dependencies out of reach, the library still imports."""
     code = (
         "import sys\n"
-        "for name in ('pooch', 'flwr', 'ray', 'plotly', 'tensorboard', 'mlflow', 'pandas', 'scipy.stats', 'pytest'):\n"
+        "for name in ('pooch', 'flwr', 'ray', 'plotly', 'tensorboard', 'mlflow', 'pandas', 'scipy.stats', 'pytest',\n"
+        "             'numba'):\n"
         "    sys.modules[name] = None\n"
         "import fedstrata, fedstrata.cli\n"
         "assert 'sklearn' not in sys.modules and 'matplotlib' not in sys.modules\n"

@@ -1,3 +1,6 @@
+import pickle
+from copy import deepcopy
+from dataclasses import replace
 from math import prod
 from typing import Any, cast
 
@@ -335,6 +338,17 @@ def test_a_layout_moves_to_another_device():
     layout: Any = Layout.of(net()).to("meta")
     assert layout.zeros().device.type == "meta"
     assert layout.tensors == Layout.of(net()).tensors
+
+
+def test_a_layout_remembers_its_cuts_and_travels_without_them():
+    layout = Layout.of(net())
+    assert layout.at("tensor") is layout.at("tensor")
+    assert layout.at("model").memo is not layout.memo
+    for other in (pickle.loads(pickle.dumps(layout)), deepcopy(layout), replace(layout)):
+        assert other == layout
+        assert hash(other) == hash(layout)
+        assert not other.memo
+    assert layout.to("meta").at("tensor").device.type == "meta"
 
 
 def test_norms_are_the_layers_whose_tensors_all_have_one_dimension():

@@ -106,7 +106,7 @@ def test_fedpbs_holds_back_small_and_noisy_clients_only(batch, threshold, held):
     run = fs.simulate(R.fedpbs(mu=0.7, batch=batch, threshold=threshold), world, clients, rounds=1, training=train)
     new = []
     for k in range(3):
-        single = Clients(clients.x, clients.y, tuple(r if i == k else r[:0] for i, r in enumerate(clients.rows)))
+        single = Clients.split(clients.x, clients.y, [r if i == k else r[:0] for i, r in enumerate(clients.rows)])
         recipe = R.fedprox(mu=0.7) if k in held else R.fedavg()
         new.append(flat(fs.simulate(recipe, world, single, rounds=1, training=train).model))
     torch.testing.assert_close(flat(run.model), torch.stack(new).mean(0), rtol=0, atol=1e-12)

@@ -75,6 +75,38 @@ def test_stacked_clients_step_as_torch_does(name: str):
         torch.testing.assert_close(w, theirs, rtol=1e-12, atol=1e-14)
 
 
+LYING: dict[str, Callable[[Tensor], Tensor]] = {
+    "side by side": lambda v: v.T.contiguous().T, "every other": lambda v: v.repeat_interleave(2, -1)[..., ::2],
+    "one number for all": lambda v: v[:1, :1].expand(v.shape), "of another type": lambda v: v.float(),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("lying", LYING)
+@EVERY
+def test_a_gradient_may_lie_in_memory_as_it_likes(name: str, lying: str):
+    training, make = PAIRS[name]
+    w, grads = normal(K, P), normal(STEPS, K, P, seed=1)
+    state, torchs = begun(training, w), rivals(make, w)
+    for grad in grads:
+        odd = LYING[lying](grad)
+        training.update(w, odd, state, training.rate(0))
+        theirs = torch.stack([stepped(r, g.double()) for r, g in zip(torchs, odd, strict=True)])
+        torch.testing.assert_close(w, theirs, rtol=1e-12, atol=1e-14)
+
+
+@EVERY
+def test_and_so_may_the_parameters(name: str):
+    training, _ = PAIRS[name]
+    w, grads = normal(K, P), normal(STEPS, K, P, seed=1)
+    odd = w.T.contiguous().T
+    state, other = begun(training, w), begun(training, w)
+    for grad in grads:
+        training.update(w, grad, state, training.rate(0))
+        training.update(odd, grad, other, training.rate(0))
+    assert not odd.is_contiguous()
+    torch.testing.assert_close(odd, w, rtol=1e-12, atol=1e-14)
+
+
 def test_no_two_of_these_optimisers_are_the_same():
     ends = []
     for training, _ in PAIRS.values():

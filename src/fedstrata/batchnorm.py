@@ -97,16 +97,15 @@ def _masked(self: _BatchNorm, own: _Own, x: Tensor, mask: Tensor) -> Tensor:
         _track(self, own, mean.detach(), (var * count / (count - 1).clamp_min(1)).detach(), alone)
         mean, var = torch.where(alone, old[0], mean), torch.where(alone, old[1], var)
     y = (x - mean.view(as_channel)) / (var.view(as_channel) + self.eps).sqrt()
-    if own.weight is None or own.bias is None:
-        return y
-    return y * own.weight.view(as_channel) + own.bias.view(as_channel)
+    y = y if own.weight is None else y * own.weight.view(as_channel)
+    return y if own.bias is None else y + own.bias.view(as_channel)
 
 
 def _track(self: _BatchNorm, own: _Own, mean: Tensor, var: Tensor, alone: Tensor) -> None:
     """Move the running statistics as torch does, except for a batch that has no variance."""
     assert own.mean is not None
     assert own.var is not None
-    factor = torch.as_tensor(self.momentum if self.momentum is not None else 0.0, dtype=mean.dtype, device=mean.device)
+    factor = torch.full_like(mean, self.momentum if self.momentum is not None else 0.0)
     if own.counter is not None:
         own.counter.add_((~alone).view(*own.counter.shape, -1).any(-1).long())
         if self.momentum is None:  # the cumulative mean over all batches

@@ -1,6 +1,6 @@
 """The clients' examples: who owns which, and the batches of K clients stacked, padded and masked."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -13,13 +13,42 @@ from fedstrata.optim import Training
 from fedstrata.rng import rng
 
 
+class Rows(Sequence[np.ndarray]):
+    """Row numbers of each client, all in one array: a hundred thousand clients are two arrays, not as many."""
+
+    def __init__(self, rows: Iterable[np.ndarray]):
+        each = [np.asarray(r, dtype=np.int64) for r in rows]
+        self.flat = np.concatenate([np.empty(0, np.int64), *each])
+        self.ends = np.cumsum([0, *map(len, each)])
+
+    def __len__(self) -> int:
+        return len(self.ends) - 1
+
+    def __getitem__(self, i: Any) -> Any:
+        if isinstance(i, slice):
+            return [self[j] for j in range(*i.indices(len(self)))]
+        if not -len(self) <= i < len(self):
+            raise IndexError(f"client {i} of {len(self)}")
+        i = int(i) % len(self)
+        return self.flat[self.ends[i] : self.ends[i + 1]]
+
+    @property
+    def sizes(self) -> np.ndarray:
+        """Rows of each client, [N]."""
+        return np.diff(self.ends)
+
+
 @dataclass(frozen=True, eq=False)
 class Clients:
     """The examples of all clients in one pair of tensors, and the rows that each client owns."""
 
     x: Tensor  # [n, ...]
     y: Tensor  # [n, ...]
-    rows: tuple[np.ndarray, ...]  # of each client, row numbers into x and y
+    rows: Rows  # of each client, row numbers into x and y; several may own the same
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.rows, Rows):
+            object.__setattr__(self, "rows", Rows(self.rows))
 
     @classmethod
     def of(cls, clients: "Clients | Sequence[tuple[Any, Any]]") -> "Clients":
@@ -34,7 +63,7 @@ class Clients:
             if len(shapes) > 1:
                 raise DataError(f"the clients' {what} have different shapes: {', '.join(map(str, sorted(shapes)))}")
         ends = np.cumsum([len(x) for x, _ in pairs])
-        rows = tuple(np.arange(end - len(x), end) for end, (x, _) in zip(ends, pairs, strict=True))
+        rows = Rows(np.arange(end - len(x), end) for end, (x, _) in zip(ends, pairs, strict=True))
         filled = [p for p in pairs if len(p[0])]
         if not filled:
             raise DataError(f"none of the {len(pairs)} clients has an example")
@@ -44,11 +73,10 @@ class Clients:
     def split(cls, x: Any, y: Any, rows: Sequence[np.ndarray]) -> "Clients":
         """From all examples and the rows of each client."""
         x, y = pair((x, y), "the data")
-        owned = tuple(np.asarray(r, dtype=np.int64) for r in rows)
-        every = np.concatenate([np.empty(0, np.int64), *owned])
-        if not len(every):
+        owned = Rows(rows)
+        if not len(owned.flat):
             raise DataError(f"none of the {len(owned)} clients has an example")
-        if wrong := every[(every < 0) | (every >= len(x))].tolist():
+        if wrong := owned.flat[(owned.flat < 0) | (owned.flat >= len(x))].tolist():
             raise DataError(f"a client owns row {wrong[0]}, but there are {len(x)} examples")
         return cls(x, y, owned)
 
@@ -58,7 +86,7 @@ class Clients:
     @property
     def sizes(self) -> np.ndarray:
         """Examples of each client, [N]."""
-        return np.array([len(r) for r in self.rows])
+        return self.rows.sizes
 
     def labels(self) -> Tensor:
         """Class counts of each client, [N, C]."""
@@ -67,14 +95,14 @@ class Clients:
         return torch.from_numpy(np.stack([np.bincount(y[r], minlength=classes) for r in self.rows])).double()
 
     def owned(self) -> "Clients":
-        """Only the examples that some client owns, client after client: none is copied when all are in order."""
-        every = np.concatenate(self.rows)
-        if len(every) == len(self.x) and np.array_equal(every, np.arange(len(every))):
+        """Only the examples that some client owns: nothing is copied where that is all of them."""
+        has = np.zeros(len(self.x), dtype=bool)
+        has[self.rows.flat] = True
+        if has.all():
             return self
-        ends = np.cumsum(self.sizes)
-        index = torch.from_numpy(every).to(self.x.device)
-        rows = tuple(np.arange(end - len(r), end) for end, r in zip(ends, self.rows, strict=True))
-        return Clients(self.x[index], self.y[index], rows)
+        index = torch.from_numpy(has.nonzero()[0]).to(self.x.device)
+        now = np.cumsum(has) - 1  # where each row is afterwards
+        return Clients(self.x[index], self.y[index], Rows(now[r] for r in self.rows))
 
     def to(self, device: torch.device, dtype: torch.dtype) -> "Clients":
         """The same clients on a device, floating-point values in a type."""
@@ -91,15 +119,18 @@ class Schedule:
     @classmethod
     def of(cls, batches: Sequence[Sequence[np.ndarray]]) -> "Schedule":
         """From each client's list of batches. Padding repeats the batch's own first row: nothing foreign is read."""
+        batches = [[b for b in mine if len(b)] for mine in batches]
         steps = max(map(len, batches))
         count = np.zeros((len(batches), steps), dtype=np.int64)
         for k, mine in enumerate(batches):
             count[k, : len(mine)] = [len(b) for b in mine]
-        index = np.zeros((*count.shape, max(1, count.max())), dtype=np.int64)
-        for k, mine in enumerate(batches):
-            for s, b in enumerate(mine):
-                index[k, s] = b[0]
-                index[k, s, : len(b)] = b
+        index = np.zeros((*count.shape, max(1, count.max(initial=0))), dtype=np.int64)
+        place = np.arange(index.shape[2])
+        for mine, lengths, rows in zip(batches, count, index, strict=True):
+            if mine:
+                flat, lengths, rows = np.concatenate(mine), lengths[: len(mine)], rows[: len(mine)]
+                rows[:] = flat[np.cumsum(lengths) - lengths][:, None]
+                rows[place < lengths[:, None]] = flat
         return cls(index, count)
 
     @property

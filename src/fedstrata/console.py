@@ -40,7 +40,7 @@ class Watcher:
         self.progress.start_task(task)
 
         def told(line: dict[str, Any]) -> None:
-            seen = line.get("test") or line.get("train") or {}
+            seen = line.get("test") or line.get("train") or line.get("val") or {}
             score = (
                 f"accuracy {100 * seen['accuracy']:5.1f} %" if "accuracy" in seen else f"loss {seen.get('loss', 0):.4f}"
             )

@@ -7,16 +7,18 @@ or the layout that it was given, so that device and type follow by themselves.
 
 from abc import abstractmethod
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, ClassVar, Literal, final
 
 import numpy as np
-import torch
 from torch import Tensor, nn
 
 from fedstrata.buffers import Buffers
-from fedstrata.errors import NeedError
+from fedstrata.errors import REMEDIES, NeedError
 from fedstrata.layout import Arrays, Grain, Layout
-from fedstrata.task import Batch, Loss, Task, buffers_of
+from fedstrata.proxy import Proxy
+from fedstrata.task import Batch, Task
+from fedstrata.updates import Updates
 from fedstrata.values import Value
 
 if TYPE_CHECKING:
@@ -24,13 +26,6 @@ if TYPE_CHECKING:
 
 State = dict[str, Arrays]
 """Arrays by part: {"local.0": {"c": ...}, "shrink.0": {}}. Checkpointed and sent as they are."""
-
-REMEDIES = {
-    "proxy": "data of the server's own: give the experiment some, e.g. proxy = 200",
-    "features": "features: give a model whose linear classifier, or module called classifier, comes after other layers",
-    "labels": "class labels: give whole-number labels and the loss 'cross_entropy'",
-}
-"""What to do about each need of a recipe that an experiment may fail to meet."""
 
 
 @dataclass(frozen=True)
@@ -66,39 +61,6 @@ class Turn:
 
 
 @dataclass(frozen=True)
-class Proxy:
-    """A little data held by the server, for the methods that need it."""
-
-    task: Task
-    batch: Batch
-    buffers: Arrays
-
-    @classmethod
-    def of(cls, model: nn.Module, x: Tensor, y: Tensor, loss: str | Loss = "cross_entropy") -> "Proxy":
-        """Data for a model of this kind."""
-        return cls(Task.of(model, loss), Batch(x, y), buffers_of(model))
-
-    def batches(self, size: int) -> "list[Proxy]":
-        """The same data in pieces of this size."""
-        pieces = zip(self.batch.x.split(size), self.batch.y.split(size), strict=True)
-        return [replace(self, batch=Batch(x, y)) for x, y in pieces]
-
-    def outputs(self, w: Tensor, buffers: Arrays | None = None) -> Tensor:
-        """What a model puts out, [P] -> [B, ...]."""
-        return self.task.forward(w, self.buffers if buffers is None else buffers, self.batch.x).outputs
-
-    def loss(self, w: Tensor, buffers: Arrays | None = None) -> Tensor:
-        """Mean loss of a model, [P] -> []."""
-        return self.batch.mean(self.task.losses(self.outputs(w, buffers), self.batch.y))
-
-    def in_training(self, w: Tensor, buffers: Arrays, noise: int) -> tuple[Tensor, Arrays]:
-        """(mean loss, buffers after the pass) of a model in training mode; dropout draws from `noise`."""
-        draws = torch.tensor(noise, device=w.device) if self.task.noisy else None
-        seen = self.task.forward(w, buffers, self.batch.x, "train", noise=draws)
-        return self.batch.mean(self.task.losses(seen.outputs, self.batch.y)), seen.buffers
-
-
-@dataclass(frozen=True)
 class Round:
     """What the server holds once the cohort has replied."""
 
@@ -111,6 +73,17 @@ class Round:
     buffers: Buffers = field(default_factory=Buffers)
     seed: int = 0  # of the run, for parts that draw
     notes: Arrays = field(default_factory=dict)  # diagnostics for the report, never read by an algorithm
+    seen: Updates | None = None  # what was worked out of these updates already
+
+    @property
+    def updates(self) -> Updates:
+        """The updates by their norms, angles and distances: whatever several parts ask is worked out once."""
+        cohort, seen = self.cohort, self.seen
+        examples = cohort.stats["examples"]
+        if seen is None or not (seen.delta is self.delta and seen.old is cohort.model and seen.examples is examples):
+            seen = Updates(cohort.layout, self.delta, cohort.model, examples, examples)
+            object.__setattr__(self, "seen", seen)
+        return seen
 
     @property
     def layout(self) -> Layout:
@@ -125,12 +98,11 @@ class Round:
     @property
     def share(self) -> Tensor:
         """p_k = n_k / n over the cohort, [K], in float64."""
-        n = self.cohort.stats["examples"].double()
-        return n / n.sum()
+        return self.updates.share
 
     def note(self, **values: Tensor) -> None:
-        """Keep diagnostics for the report."""
-        self.notes.update({name: v.detach() for name, v in values.items()})
+        """Keep diagnostics for the report: copies, as the memory of a round may serve the next."""
+        self.notes.update({name: v.detach().clone() for name, v in values.items()})
 
 
 class Part(Value):
@@ -153,6 +125,16 @@ class Part(Value):
         """Probes that must be answered beforehand: by every client for a selection, by the cohort for a brief."""
         return frozenset()
 
+    @property
+    def looks(self) -> frozenset[str]:
+        """What its server half asks of the updates, so that one pass does for all parts: see `Updates`. A hint."""
+        return frozenset()
+
+    @property
+    def additive(self) -> bool:
+        """Whether its server half needs no more than sums over clients: the proposal, summed uploads, means by size."""
+        return False
+
     def init(self, layout: Layout, population: int) -> Arrays:
         """The server's state before the first round."""
         return {}
@@ -171,6 +153,10 @@ class Select(Part):
 
     slot = "select"
 
+    @property
+    def additive(self) -> bool:
+        return True  # it acts before anybody replies
+
     @abstractmethod
     def pick(self, state: Arrays, stats: Arrays, rng: np.random.Generator) -> tuple[Tensor, Arrays]:
         """(positions of the chosen among the clients that have data, new state)."""
@@ -185,6 +171,10 @@ class Local(Part):
 
     slot = "local"
     elementwise: ClassVar[bool] = False  # `correct` takes each number by itself: it works as it is on stacked clients
+
+    @property
+    def additive(self) -> bool:  # if it has no server half
+        return all(getattr(type(self), hook) is getattr(Local, hook) for hook in ("absorb", "settle", "treat"))
 
     def adapt_model(self, model: nn.Module, seed: int) -> nn.Module:
         """Both ends, before anything: the model that is trained, a changed copy where the method asks for one."""
@@ -238,17 +228,21 @@ class Weigh(Part):
     of: ClassVar[Literal["delta", "model"]] = "delta"  # what the weights multiply; the same when they sum to 1
     grain: Grain = "model"
 
+    @property
+    def additive(self) -> bool:
+        return type(self).mass is not Weigh.mass
+
     @abstractmethod
     def weights(self, state: Arrays, round: Round) -> tuple[Tensor, Arrays]:
         """([K, L] at this part's grain, new state)."""
 
+    def mass(self, stats: Arrays) -> Tensor | None:
+        """What each client counts before all is scaled to sum 1, [K], where only itself decides that."""
+        return None
+
     def mix(self, weights: Tensor, round: Round) -> Tensor:
         """The proposal, [P]."""
-        layout = round.layout.at(self.grain)
-        moved = layout.mix(weights, round.delta)
-        if self.of == "delta":
-            return round.old + moved
-        return layout.spread(weights.sum(0)) * round.old + moved
+        return round.updates.mix(weights, self.grain, None if self.of == "delta" else weights.sum(0))
 
     def buffer_weights(self, weights: Tensor, round: Round) -> Tensor:
         """The weights of the clients' buffers, [K]: the part's own if it has one a client, else p_k."""
@@ -269,6 +263,10 @@ class Finish(Part):
     """Changes the model once, after the last round, from what every client measures at it."""
 
     slot = "finish"
+
+    @property
+    def additive(self) -> bool:
+        return True  # it acts after the last round
 
     @abstractmethod
     def finish(self, model: Tensor, buffers: Arrays, stats: Arrays, task: Task, rng: np.random.Generator) -> Tensor:
@@ -298,6 +296,11 @@ class Recipe(Value):
         many = {f"{slot}.{i}": p for slot in slots for i, p in enumerate(getattr(self, slot))}
         return {"select": self.select, "weigh": self.weigh} | many
 
+    @cached_property
+    def looks(self) -> frozenset[str]:
+        """What its parts ask of the updates."""
+        return frozenset().union(*(p.looks for p in self.parts().values()))
+
     def locals(self) -> dict[str, Local]:
         """The parts with a client half, by name."""
         return {f"local.{i}": p for i, p in enumerate(self.local)}
@@ -306,6 +309,16 @@ class Recipe(Value):
     def needs(self) -> frozenset[str]:
         """What its parts cannot do without."""
         return frozenset().union(*(p.needs for p in self.parts().values()))
+
+    @property
+    def single(self) -> tuple[str, ...]:
+        """The names of those of its parts that must see each client's update by itself."""
+        return tuple(dict.fromkeys(type(p).__name__ for p in self.parts().values() if not p.additive))
+
+    @property
+    def streams(self) -> bool:
+        """Whether replies can be merged as they come in, so that a round takes memory for a few clients only."""
+        return not self.single
 
     @property
     def told(self) -> frozenset[str]:
@@ -342,15 +355,21 @@ class Recipe(Value):
         """What the server sends along with the model, each entry [K, ...]."""
         return {name: p.brief(state[name], cohort) for name, p in self.locals().items()}
 
+    def updates(self, cohort: Cohort, delta: Tensor) -> Updates:
+        """The cohort's updates, with what its parts will ask of them."""
+        examples, mass = cohort.stats["examples"], self.weigh.mass(cohort.stats)
+        return Updates(cohort.layout, delta, cohort.model, examples, examples if mass is None else mass, self.looks)
+
     def aggregate(self, state: State, round: Round, uploads: State) -> tuple[Tensor, Arrays, State]:
         """From the cohort's replies to (the next global model [P], its buffers, new state)."""
-        state = dict(state)
+        state, parts = dict(state), self.parts()
+        round = replace(round, uploads={}, seen=round.seen or self.updates(round.cohort, round.delta))
         weights, state["weigh"] = self.weigh.weights(state["weigh"], round)
         round.note(weights=weights)
         round = self._mixed(weights, round)
         w = self.weigh.mix(weights, round)
-        rounds = {name: replace(round, uploads=uploads.get(name, {})) for name in state}
-        for name, part in self.parts().items():
+        rounds = {name: replace(round, uploads=own) if (own := uploads.get(name)) else round for name in state}
+        for name, part in parts.items():
             if isinstance(part, Local):
                 w, state[name] = part.absorb(state[name], w, rounds[name])
             elif isinstance(part, Step):
@@ -358,7 +377,7 @@ class Recipe(Value):
         for name, part in self.locals().items():
             state[name] = part.settle(state[name], w, rounds[name])
         buffers = round.buffers.mixed
-        for name, part in self.parts().items():
+        for name, part in parts.items():
             buffers = part.treat(state[name], buffers, w, rounds[name])
         return w, round.buffers.settled(buffers), state
 
@@ -374,18 +393,3 @@ class Recipe(Value):
         for name, part in self.parts().items():
             model = part.shown(state[name], model)
         return model
-
-
-def rows(table: Tensor, ids: Tensor) -> Tensor:
-    """The rows of these clients; a client beyond the end of the table has a row of zeros."""
-    return _grown(table, ids)[ids]
-
-
-def put_rows(table: Tensor, ids: Tensor, values: Tensor) -> Tensor:
-    """A new table in which these clients have these rows."""
-    return _grown(table, ids).index_copy(0, ids, values.to(table.dtype))
-
-
-def _grown(table: Tensor, ids: Tensor) -> Tensor:
-    short = int(ids.max()) + 1 - len(table) if len(ids) else 0
-    return torch.cat([table, table.new_zeros(short, *table.shape[1:])]) if short > 0 else table

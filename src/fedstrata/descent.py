@@ -6,7 +6,7 @@ left are a prefix and the others are not touched at all: not their parameters, m
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -18,6 +18,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 from fedstrata.augment import Augment
 from fedstrata.buffers import BufferPolicy
 from fedstrata.clients import Clients, Schedule
+from fedstrata.closed import compiled_gradients, is_logistic, logistic_gradients
 from fedstrata.core import Local, Recipe, State, Turn
 from fedstrata.layout import Arrays
 from fedstrata.optim import Rate, Training
@@ -39,6 +40,11 @@ class Federation:
     seed: int = 0
     buffers: BufferPolicy = "average"
     augment: Augment | None = None
+
+    @cached_property
+    def in_closed_form(self) -> bool:
+        """Whether gradients need no autograd: logistic regression, and no part that adds to the loss."""
+        return is_logistic(self.task) and not with_hook(self, "outputs") and not with_hook(self, "penalty")
 
 
 @dataclass(frozen=True)
@@ -118,7 +124,9 @@ class Feed:
         if self.changes is not None and self.fed.augment is not None:
             how = self.changes[step, :width, :active].transpose(0, 1)
             batch["x"] = self.fed.augment.apply(batch["x"], how)
-        batch |= {} if mask is None else {"mask": torch.from_numpy(mask).to(self.rows.device)}
+        if mask is not None:
+            real = torch.from_numpy(mask).to(self.rows.device)
+            batch |= {"mask": real, "share": shares(real, self.fed.task.layout.dtype)}
         return batch | ({} if self.noise is None else {"noise": self.noise[:active] + step})
 
 
@@ -133,14 +141,31 @@ def take_steps(desk: Desk, feed: Feed) -> None:
         take_step(feed.fed, desk, feed.batch(step, active))
 
 
+def take_compiled_steps(desk: Desk, feed: Feed) -> None:
+    """The same for logistic regression by numba: nothing is gathered."""
+    fed, clients, schedule = feed.fed, feed.fed.clients, feed.schedule
+    for step, active in enumerate(schedule.active):
+        desk = desk.first(active)
+        width, mask = schedule.width(step, active)
+        rows = torch.from_numpy(np.ascontiguousarray(schedule.index[:active, step, :width]))
+        real = torch.ones(active, width) if mask is None else torch.from_numpy(mask)
+        share = shares(real, desk.w.dtype)
+        follow(fed, desk, compiled_gradients(fed.task, desk.w, clients.x, clients.y, rows, share))
+
+
 def take_step(fed: Federation, desk: Desk, batch: Arrays) -> None:
     """One local step of A clients."""
     gradient, after = gradients(fed, desk, batch)
+    follow(fed, desk, gradient)
+    for n, b in desk.buffers.items():
+        b.copy_(after[n])
+
+
+def follow(fed: Federation, desk: Desk, gradient: Tensor) -> None:
+    """Step along the gradients of A clients, [A, P], once every part has corrected them."""
     for name, part in fed.recipe.locals().items():
         gradient = _corrected(fed, name, part, gradient, desk)
     fed.training.update(desk.w, fed.training.clipped(gradient), desk.optimizer, desk.lr)
-    for n, b in desk.buffers.items():
-        b.copy_(after[n])
 
 
 def gradients(fed: Federation, desk: Desk, batch: Arrays) -> tuple[Tensor, Arrays]:
@@ -148,6 +173,8 @@ def gradients(fed: Federation, desk: Desk, batch: Arrays) -> tuple[Tensor, Array
 
     The clients' losses are summed: no client's depends on another's parameters.
     """
+    if fed.in_closed_form:
+        return logistic_gradients(fed.task, desk.w, batch), {}
     w = desk.w.detach().requires_grad_()
     mask = batch.get("mask")
     with torch.enable_grad():
@@ -155,15 +182,28 @@ def gradients(fed: Federation, desk: Desk, batch: Arrays) -> tuple[Tensor, Array
         for name, part in with_hook(fed, "outputs").items():
             hook = partial(_outputs, fed, name, part, desk)
             outputs = over_clients(hook, outputs, desk.given)
-        losses = fed.task.losses(outputs.flatten(0, 1), batch["y"].flatten(0, 1)).view(outputs.shape[:2])
-        loss = losses.mean(1) if mask is None else torch.where(mask, losses, 0.0).sum(1) / mask.sum(1)  # [A]
+        losses = _losses(fed.task, outputs, batch["y"])  # [A, B]
+        loss = losses.mean(1) if mask is None else (losses * batch["share"]).sum(1)  # [A]
         total = loss.sum()
-        seen = {n: batch[n] for n in ("x", "y", "mask") if n in batch} | {"outputs": outputs, "loss": loss}
-        seen |= {"features": features} if features is not None else {}
-        for name, part in with_hook(fed, "penalty").items():
+        penalties = with_hook(fed, "penalty")
+        seen = {n: batch[n].contiguous() for n in ("x", "y", "mask") if n in batch and penalties}
+        seen |= {"outputs": outputs, "loss": loss} | ({"features": features} if features is not None else {})
+        for name, part in penalties.items():
             total = total + over_clients(partial(_penalty, fed, name, part, desk), w, desk.given, seen).sum()
         (gradient,) = torch.autograd.grad(total, w)
     return gradient, after
+
+
+def _losses(task: Task, outputs: Tensor, y: Tensor) -> Tensor:
+    """One loss an example, [A, B]; at once where a trial showed that no example's depends on another's."""
+    if task.folds:
+        return task.losses(outputs.flatten(0, 1), y.flatten(0, 1)).view(outputs.shape[:2])
+    return over_clients(task.losses, outputs, y)
+
+
+def shares(mask: Tensor, dtype: torch.dtype) -> Tensor:
+    """What each real example counts in its batch's mean, [A, B]; padding repeats a real one and counts nothing."""
+    return mask.to(dtype) / mask.sum(1, keepdim=True).clamp_min(1)
 
 
 def over_clients(f: Callable[..., Any], *args: Any) -> Any:

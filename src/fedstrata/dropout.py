@@ -32,7 +32,8 @@ def client_noise(noise: Tensor | None) -> Iterator[None]:
 
 def heed_noise(model: nn.Module) -> bool:
     """Make the model's dropout layers draw from `client_noise`; whether it has any."""
-    found = [m for m in model.modules() if isinstance(m, LAYERS) and m.p > 0]
+    as_torch_does = [kind.forward for kind in LAYERS]  # a subclass may do something else
+    found = [m for m in model.modules() if isinstance(m, LAYERS) and type(m).forward in as_torch_does and m.p > 0]
     for module in found:
         module.forward = partial(_forward, module)  # pyright: ignore[reportAttributeAccessIssue]
     return bool(found)
@@ -44,7 +45,7 @@ def _forward(self: nn.Dropout | nn.Dropout1d | nn.Dropout2d | nn.Dropout3d, x: T
         return type(self).forward(self, x)  # pyright: ignore[reportArgumentType]
     noise, calls = given
     calls[0] += 1  # every call of every layer has numbers of its own
-    tail = x.shape[1:] if type(self) is nn.Dropout else (x.shape[1], *[1] * (x.dim() - 2))  # or whole channels
+    tail = x.shape[1:] if isinstance(self, nn.Dropout) else (x.shape[1], *[1] * (x.dim() - 2))  # or whole channels
     noise = noise.reshape(1, -1, *[1] * len(tail))  # of one client, or of each of a folded batch's
     batch = x.shape[0] // noise.shape[1]
     index = torch.arange(1, batch * prod(tail) + 1, device=x.device).view(batch, 1, *tail) + (calls[0] << 40)

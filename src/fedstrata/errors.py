@@ -33,6 +33,14 @@ class NeedError(FedstrataError, ValueError):
     """A recipe needs something that the experiment does not give."""
 
 
+REMEDIES = {
+    "proxy": "data of the server's own: give the experiment some, e.g. proxy = 200",
+    "features": "features: give a model whose linear classifier, or module called classifier, comes after other layers",
+    "labels": "class labels: give whole-number labels and the loss 'cross_entropy'",
+}
+"""What to do about each need of a recipe that an experiment may fail to meet."""
+
+
 class ClientError(FedstrataError, RuntimeError):
     """A client failed; the text names the stage, the round and the client."""
 

@@ -5,6 +5,8 @@ captured for each number of active clients; with very many, for a few sizes that
 has finished is copied out at once, so that what the rounded-up steps do to its place does not matter.
 """
 
+import gc
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import ceil
@@ -28,7 +30,8 @@ class Plate:
     """The batches of a round on the device, where every round finds them."""
 
     rows: Tensor  # [S, B, K]
-    count: Tensor  # [S, K] real rows of each batch
+    mask: Tensor  # [S, B, K] which of them are real
+    share: Tensor  # [S, B, K] what each counts in its batch's mean
     noise: Tensor | None  # [K]
     changes: Tensor | None  # [S, B, K, 3]
     step: Tensor  # [1] the number of the step to come
@@ -41,19 +44,24 @@ class Plate:
         steps = training.steps or training.epochs * ceil(int(sizes.max()) / batch)
         device = fed.clients.x.device
 
-        def room(*shape: int) -> Tensor:
-            return torch.zeros(shape, dtype=torch.long, device=device)
+        def room(*shape: int, dtype: torch.dtype = torch.long) -> Tensor:
+            return torch.zeros(shape, dtype=dtype, device=device)
 
+        whole = steps, batch, clients
         noise = room(clients) if fed.task.noisy else None
-        changes = room(steps, batch, clients, 3) if fed.augment is not None else None
-        return cls(room(steps, batch, clients), room(steps, clients), noise, changes, room(1))
+        changes = room(*whole, 3) if fed.augment is not None else None
+        mask, share = room(*whole, dtype=torch.bool), room(*whole, dtype=fed.task.layout.dtype)
+        return cls(room(*whole), mask, share, noise, changes, room(1))
 
     def load(self, feed: Feed) -> None:
         """Put a round's batches in their places."""
         s, b, k = feed.rows.shape
-        self.rows[:s, :b, :k].copy_(feed.rows, non_blocking=True)
-        self.count.zero_()
-        self.count[:s, :k].copy_(torch.from_numpy(feed.schedule.count.T.copy()), non_blocking=True)
+        self.rows[:s, :, :k].copy_(feed.rows[:, :1])  # padding repeats a client's own rows
+        self.rows[:s, :b, :k].copy_(feed.rows)
+        count = torch.from_numpy(feed.schedule.count.T.copy()).to(feed.rows.device)[:, None]  # [S, 1, K]
+        self.mask.zero_()
+        self.mask[:s, :, :k] = torch.arange(self.mask.shape[1], device=count.device)[:, None] < count
+        self.share.copy_(self.mask.to(self.share.dtype) / self.mask.sum(1, keepdim=True).clamp_min(1))
         if self.noise is not None and feed.noise is not None:
             self.noise[:k].copy_(feed.noise)
         if self.changes is not None and feed.changes is not None:
@@ -71,16 +79,16 @@ class Plate:
         if self.changes is not None and fed.augment is not None:
             batch["x"] = fed.augment.apply(batch["x"], now(self.changes)[:, :active].transpose(0, 1))
         if masked:
-            count = now(self.count)[:active, None]
-            batch["mask"] = torch.arange(len(rows), device=rows.device) < count
+            batch |= {"mask": now(self.mask)[:, :active].T, "share": now(self.share)[:, :active].T}
         return batch | ({} if self.noise is None else {"noise": self.noise[:active] + self.step})
 
 
 class Captured:
     """Takes the local steps of K clients by replaying graphs; what is captured once serves all rounds."""
 
-    def __init__(self, fed: Federation, compiled: bool = False):
+    def __init__(self, fed: Federation, compiled: bool = False, tiny: bool = False):
         self.fed, self.compiled = fed, compiled
+        self.one_shape = compiled and tiny  # where launches are all that counts, one compiled step serves every size
         self.graphs: dict[tuple[int, bool], torch.cuda.CUDAGraph | None] = {}
         self.steps: dict[tuple[int, bool], Step] = {}
         self.stream = torch.cuda.Stream(fed.clients.x.device)
@@ -96,7 +104,7 @@ class Captured:
             schedule, batch = feed.schedule, plate.rows.shape[1]
             active = schedule.active
             for step, count in enumerate(active):
-                masked = bool((schedule.count[:count, step] < batch).any())
+                masked = self.one_shape or bool((schedule.count[:count, step] < batch).any())
                 self._step(place, plate, self._size(count), masked)
                 following = active[step + 1] if step + 1 < len(active) else 0
                 _finished(place, desk, following, count)
@@ -120,23 +128,41 @@ class Captured:
 
     def _size(self, count: int) -> int:
         assert self.desk is not None
-        piece = ceil(len(self.desk.w) / SIZES)
+        piece = len(self.desk.w) if self.one_shape else ceil(len(self.desk.w) / SIZES)
         return min(len(self.desk.w), piece * ceil(count / piece))
 
     def _step(self, place: Desk, plate: Plate, size: int, masked: bool) -> None:
         """One step: as it is when a shape is new, captured when it comes again, replayed from then on."""
         key = size, masked
-        if key not in self.graphs:
-            self.graphs[key] = None
+        if key not in self.steps:
             self.steps[key] = self._way(place.first(size), plate, masked)
             self._run(place, plate, key)
+            return
+        if key not in self.graphs:
+            self.graphs[key] = self._captured(place, plate, key)
+        graph = self.graphs[key]
+        if graph is None:
+            self._run(place, plate, key)
         else:
-            graph = self.graphs[key]
-            if graph is None:
-                self.graphs[key] = graph = torch.cuda.CUDAGraph()
-                with torch.cuda.graph(graph, pool=self.pool, stream=self.stream):
-                    self._run(place, plate, key)
             graph.replay()
+
+    def _captured(self, place: Desk, plate: Plate, key: tuple[int, bool]) -> torch.cuda.CUDAGraph | None:
+        """The graph of a step; nothing where it cannot be had, e.g. because a part looks at a value."""
+        graph = torch.cuda.CUDAGraph()
+        gc.collect()
+        gc.disable()  # graphs that are thrown away meanwhile would spoil this one
+        try:
+            with torch.cuda.graph(graph, pool=self.pool, stream=self.stream, capture_error_mode="thread_local"):
+                self._run(place, plate, key)
+        except RuntimeError:
+            return None
+        finally:
+            gc.enable()
+        return graph
+
+    def close(self) -> None:
+        """Let go of all graphs and buffers."""
+        self.graphs, self.steps, self.desk, self.plate = {}, {}, None, None
 
     def _run(self, place: Desk, plate: Plate, key: tuple[int, bool]) -> None:
         size, masked = key
@@ -152,7 +178,6 @@ class Captured:
 
 def compiled(fed: Federation, desk: Desk, batch: Arrays) -> Step:
     """A step of clients and batches like these, compiled: the pass forward and back and the update as one program."""
-    from torch.fx.experimental.proxy_tensor import make_fx
 
     def flat(desk: Desk, batch: Arrays) -> tuple[list[Any], Any]:
         return tree_flatten((desk.start, desk.lr, desk.given, desk.w, desk.buffers, desk.optimizer, batch))
@@ -163,9 +188,18 @@ def compiled(fed: Federation, desk: Desk, batch: Arrays) -> Step:
         *of_desk, batch = tree_unflatten(list(values), form)
         take_step(fed, Desk(*of_desk), batch)
 
-    traced = make_fx(step, tracing_mode="fake", _allow_non_fake_inputs=True)(*values)
-    program = torch.compile(traced, dynamic=False)
-    return lambda desk, batch: program(*flat(desk, batch)[0])
+    with warnings.catch_warnings():  # about what the compiler itself imports
+        warnings.simplefilter("ignore")
+        from torch.fx.experimental.proxy_tensor import make_fx
+
+        program = torch.compile(make_fx(step, tracing_mode="fake", _allow_non_fake_inputs=True)(*values), dynamic=False)
+
+    def run(desk: Desk, batch: Arrays) -> None:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            program(*flat(desk, batch)[0])
+
+    return run
 
 
 def _leaves(desk: Desk) -> list[Tensor]:

@@ -1,11 +1,11 @@
 """Layers in a flat vector: where each one lives, its norm, its cosines, its values spread over its parameters."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
-from functools import reduce
+from dataclasses import dataclass, fields, replace
+from functools import cached_property, reduce
 from itertools import accumulate, pairwise
 from math import prod
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -72,15 +72,28 @@ class Layout:
         """The same vector cut tensor by tensor, layer by layer, or not at all."""
         if grain == "layer":
             return self
+        if grain not in self.memo:
+            self.memo[grain] = self._cut(grain)
+        return self.memo[grain]
+
+    def _cut(self, grain: Grain) -> "Layout":
         if grain == "model":
             return replace(self, layers=("(model)",), lengths=(self.size,))
         return replace(self, layers=tuple(n for n, _ in self.tensors), lengths=tuple(prod(s) for _, s in self.tensors))
+
+    @cached_property
+    def memo(self) -> dict[Any, Any]:
+        """What was worked out of this layout once, and is asked for in every round; it is no part of the value."""
+        return {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {f.name: getattr(self, f.name) for f in fields(self)}
 
     def to(self, device: torch.device | str) -> "Layout":
         """The same layout for vectors that live on another device."""
         return replace(self, device=torch.device(device))
 
-    @property
+    @cached_property
     def size(self) -> int:
         """P, the number of trainable parameters."""
         return sum(self.lengths)
@@ -116,7 +129,8 @@ class Layout:
         A block is read from memory once and stays in the cache for all that is done with it.
         """
         rows = max(prod(x.shape[:-1]) for x in xs)
-        width = max(1, BLOCK // max(1, rows))
+        block = BLOCK if xs[0].device.type == "cpu" else 64 * BLOCK  # an accelerator waits for orders, not for memory
+        width = max(1, block // max(1, rows))
 
         def total(a: int, b: int) -> Tensor:
             cuts = list(pairwise([*range(a, b, width), b])) or [(a, b)]

@@ -69,6 +69,11 @@ class Training(Value):
         return [order[i * size : (i + 1) * size] for order in shuffled for i in range(per_epoch)][:steps]
 
 
+def in_rows(w: Tensor, state: Arrays) -> bool:
+    """Whether parameters and state lie in memory one number after another."""
+    return w.is_contiguous() and all(v.is_contiguous() for v in state.values())
+
+
 @final
 @dataclass(frozen=True, kw_only=True)
 class SGD(Training):
@@ -88,12 +93,18 @@ class SGD(Training):
         return {"velocity": torch.zeros_like(w)} if self.momentum else {}
 
     def update(self, w: Tensor, grad: Tensor, state: Arrays, lr: Rate) -> None:
-        if self.weight_decay:
-            grad = grad.add(w, alpha=self.weight_decay)
+        grad = grad.to(w.dtype).contiguous()  # the fused ones look at memory alone
+        if not isinstance(lr, Tensor) and in_rows(w, state):  # one pass over memory instead of four
+            fused = torch._fused_sgd_  # pyright: ignore[reportPrivateImportUsage]
+            velocity = [state["velocity"]] if self.momentum else []
+            how = {"momentum": self.momentum, "nesterov": self.nesterov, "weight_decay": self.weight_decay}
+            fused([w], [grad], velocity, lr=lr, dampening=0.0, maximize=False, is_first_step=False, **how)
+            return
+        grad = grad.add(w, alpha=self.weight_decay) if self.weight_decay else grad
         if self.momentum:
             velocity = state["velocity"].mul_(self.momentum).add_(grad)
             grad = grad.add(velocity, alpha=self.momentum) if self.nesterov else velocity
-        _descend(w, grad, lr)
+        w.addcmul_(grad, torch.as_tensor(lr, dtype=w.dtype, device=w.device), value=-1)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,8 +130,9 @@ class _Adaptive(Training):
         return {"m": torch.zeros_like(w), "v": torch.zeros_like(w), "t": t}
 
     def _move(self, w: Tensor, grad: Tensor, state: Arrays, lr: Rate, weight_decay: float = 0.0) -> None:
+        grad = grad.to(w.dtype).contiguous()
         t = state["t"].add_(1)  # [K]: clients that keep their state may stand at different steps
-        if w.device.type == "cpu" and not isinstance(lr, Tensor):  # one pass over memory instead of eight
+        if w.device.type == "cpu" and not isinstance(lr, Tensor) and in_rows(w, state):  # one pass instead of eight
             each = (v.unbind() if v.dim() > 1 else [v] for v in (w, grad, state["m"], state["v"]))
             steps = t.float().reshape(-1).unbind()
             betas = {"beta1": self.beta1, "beta2": self.beta2, "eps": self.eps, "weight_decay": weight_decay}
@@ -153,11 +165,3 @@ class AdamW(_Adaptive):
     def update(self, w: Tensor, grad: Tensor, state: Arrays, lr: Rate) -> None:
         w.mul_(1 - lr * self.weight_decay)
         self._move(w, grad, state, lr)
-
-
-def _descend(w: Tensor, direction: Tensor, lr: Rate) -> None:
-    """w -= lr direction, in one pass."""
-    if isinstance(lr, Tensor):
-        w.addcmul_(direction, lr.to(w.dtype), value=-1)
-    else:
-        w.add_(direction, alpha=-lr)

@@ -8,10 +8,10 @@ from inspect import cleandoc
 from pathlib import Path
 from typing import Literal, get_args, get_origin
 
-from fedstrata.core import REMEDIES, Recipe
+from fedstrata.core import Recipe
 from fedstrata.cost import REVEALED, CostCard
 from fedstrata.decisions import DECISIONS, Decision
-from fedstrata.errors import DataError
+from fedstrata.errors import REMEDIES, DataError
 from fedstrata.explain import Explanation, explain
 from fedstrata.models import MODELS, model
 from fedstrata.models.zoo import options_of

@@ -5,6 +5,7 @@ from contextlib import contextmanager
 from typing import Literal
 
 import torch
+from torch.backends import cuda, cudnn
 
 Precision = Literal["float32", "tf32", "bf16"]
 """tf32: factors of products with 10 bits; bf16: activations with 8 bits too. Parameters and sums are float32 always."""
@@ -13,16 +14,20 @@ _AUTOCAST = False
 
 
 @contextmanager
-def products(precision: Precision) -> Iterator[None]:
-    """Within this block a GPU multiplies so; on a CPU nothing changes."""
+def multiplying(precision: Precision) -> Iterator[None]:
+    """Within this block a GPU multiplies so; on a CPU nothing changes.
+
+    cuDNN tries its algorithms once for each shape and keeps the fastest: grouped convolutions gain up to a half. Which
+    one that is may differ from run to run, and with it the last digits.
+    """
     global _AUTOCAST
-    before = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32, _AUTOCAST
-    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = precision != "float32"
-    _AUTOCAST = precision == "bf16"
+    before = cuda.matmul.allow_tf32, cudnn.allow_tf32, cudnn.benchmark, _AUTOCAST
+    cuda.matmul.allow_tf32 = cudnn.allow_tf32 = precision != "float32"
+    cudnn.benchmark, _AUTOCAST = True, precision == "bf16"
     try:
         yield
     finally:
-        torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32, _AUTOCAST = before
+        cuda.matmul.allow_tf32, cudnn.allow_tf32, cudnn.benchmark, _AUTOCAST = before
 
 
 @contextmanager

@@ -19,8 +19,21 @@ def torch_seed(seed: int, purpose: str, round: int = 0, client: int = 0) -> int:
 
 
 @contextmanager
-def seeded(seed: int) -> Iterator[None]:
-    """Run a block with torch's generators seeded, and put them back as they were afterwards."""
-    with torch.random.fork_rng():
-        torch.manual_seed(seed)
+def seeded(seed: int, device: torch.device | None = None) -> Iterator[None]:
+    """Run a block with torch's generators seeded, and put them back as they were afterwards.
+
+    The CPU's and that of one device: torch.manual_seed looks for every kind of device there is, which takes longer than
+    a step of a small model.
+    """
+    generators = [torch.default_generator]
+    if device is not None and device.type == "cuda":
+        torch.cuda.init()
+        generators.append(torch.cuda.default_generators[device.index or 0])
+    before = [g.get_state() for g in generators]
+    for g in generators:
+        g.manual_seed(seed)
+    try:
         yield
+    finally:
+        for g, state in zip(generators, before, strict=True):
+            g.set_state(state)

@@ -7,13 +7,15 @@ from typing import Literal
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils._pytree import tree_map
 
 from fedstrata.buffers import BufferPolicy, Buffers
 from fedstrata.core import Cohort, Proxy, Recipe, Round, State
 from fedstrata.errors import DataError, NotFiniteError
 from fedstrata.layout import Arrays, Layout
 from fedstrata.optim import Training
+from fedstrata.tables import finite_rows
+from fedstrata.updates import Updates
 
 OnNonFinite = Literal["drop", "raise"]
 
@@ -47,11 +49,15 @@ class Replies:
     buffers: Arrays = field(default_factory=dict)
     uploads: State = field(default_factory=dict)
     stats: Arrays = field(default_factory=dict)  # what they measured
+    seen: Updates | None = None  # what was worked out of the updates already
 
     def usable(self) -> Tensor:
         """Which clients sent only finite numbers, [K]."""
-        leaves = [v for v in tree_leaves((self.delta, self.buffers, self.uploads, self.stats)) if v.is_floating_point()]
-        return torch.stack([v.isfinite().flatten(1).all(1) if v.dim() > 1 else v.isfinite() for v in leaves]).all(0)
+        others = [*self.buffers.values(), *self.stats.values(), *(v for u in self.uploads.values() for v in u.values())]
+        others = [v for v in others if v.is_floating_point()]
+        if self.seen is None:
+            return finite_rows([self.delta, *others])
+        return self.seen.finite() & finite_rows(others) if others else self.seen.finite()
 
     def only(self, keep: Tensor) -> "Replies":
         """The replies of some of the clients."""
@@ -81,11 +87,24 @@ def open_round(recipe: Recipe, server: Server, rng: np.random.Generator, ask: As
     return server, cohort, recipe.brief(server.state, cohort)
 
 
-def screen(replies: Replies, number: int, on_nonfinite: OnNonFinite) -> tuple[Replies, list[int]]:
-    """Leave out the clients that sent NaN or infinity: (the usable replies, the ids of the others)."""
+def screen(
+    replies: Replies,
+    number: int,
+    on_nonfinite: OnNonFinite,
+    recipe: Recipe | None = None,
+    cohort: Cohort | None = None,
+) -> tuple[Replies, list[int]]:
+    """Leave out the clients that sent NaN or infinity: (the usable replies, the ids of the others).
+
+    Given the recipe and the cohort, whatever the recipe asks of the updates is worked out in the same pass.
+    """
+    if recipe is not None and cohort is not None and len(replies.ids):
+        replies = replace(replies, seen=recipe.updates(answered(cohort, replies), replies.delta))
     good = replies.usable()
+    if bool(good.all()):
+        return replies, []
     bad = replies.ids[~good].tolist()
-    if bad and on_nonfinite == "raise":
+    if on_nonfinite == "raise":
         raise NotFiniteError(f"round {number}: {clients_in_words(bad)} returned values that are NaN or infinite")
     return replies.only(good), bad
 
@@ -104,25 +123,37 @@ def close_round(
     """The next server and the round's notes, from those who replied. Nobody replied: nothing changes."""
     if len(replies.ids) == 0:
         return replace(server, number=server.number + 1), {}
-    there = torch.searchsorted(cohort.ids, replies.ids)
-    stats = _at(cohort.stats, there) | replies.stats
-    if not bool(stats["examples"].sum() > 0):
+    cohort = answered(cohort, replies)
+    if not bool(cohort.stats["examples"].sum() > 0):
         raise DataError(
             f"round {cohort.number}: none of {clients_in_words(replies.ids.tolist())} has an example to weigh it by"
         )
     sent = Buffers(server.buffers, replies.buffers if buffers == "average" else {})
-    cohort = replace(cohort, ids=replies.ids, stats=stats)
-    round = Round(cohort, replies.delta, proxy=proxy, training=training, lr=lr, buffers=sent, seed=seed)
-    round.note(drift=server.layout.norm(replies.delta))  # [K, L]
+    seen = replies.seen or recipe.updates(cohort, replies.delta)
+    round = Round(cohort, replies.delta, proxy=proxy, training=training, lr=lr, buffers=sent, seed=seed, seen=seen)
+    single = "clients" not in replies.stats
+    if single:
+        round.note(drift=round.updates.norm("layer"))  # [K, L]
     model, after, state = recipe.aggregate(server.state, round, replies.uploads)
-    if not bool(model.isfinite().all()):
+    if not round.updates.sound(model):
         raise NotFiniteError(
             f"round {cohort.number}: the server's step gave a model with NaN or infinite values, though every client's "
             "reply was finite; lower the learning rate or the strength of the correction"
         )
     after = after if buffers == "average" else server.buffers
-    heard = server.stats | {n: _heard(server, n, v, replies.ids) for n, v in replies.stats.items() if v.dim() == 1}
+    told = {n: v for n, v in replies.stats.items() if v.dim() == 1 and single}
+    heard = server.stats | {n: _heard(server, n, v, replies.ids) for n, v in told.items()}
     return replace(server, model=model, buffers=after, state=state, stats=heard, number=server.number + 1), round.notes
+
+
+def answered(cohort: Cohort, replies: Replies) -> Cohort:
+    """Those of the cohort who replied, with what they measured; of merged replies, only what these say themselves."""
+    if "clients" in replies.stats:
+        return replace(cohort, ids=replies.ids, stats=replies.stats)
+    if torch.equal(replies.ids, cohort.ids):  # nothing to pick
+        return replace(cohort, stats=cohort.stats | replies.stats)
+    there = torch.searchsorted(cohort.ids, replies.ids)
+    return replace(cohort, ids=replies.ids, stats=_at(cohort.stats, there) | replies.stats)
 
 
 def clients_in_words(ids: Sequence[int]) -> str:

@@ -70,8 +70,8 @@ def server_step(
     w = layout.flatten(trained)
     server = Server(layout, w, kept, parts, {"examples": torch.zeros(table, dtype=torch.float64)}, number)
     heard = _heard(recipe, layout, w, kept, ordered)
-    usable, dropped = _counted(*screen(heard, number, on_nonfinite)) if ordered else (heard, [])
     cohort = Cohort(layout, heard.ids, heard.stats, w, population or table, number)
+    usable, dropped = _counted(*screen(heard, number, on_nonfinite, recipe, cohort)) if ordered else (heard, [])
     server, notes = close_round(recipe, server, cohort, usable, proxy, lr=lr, seed=seed)
     whole = layout.unflatten(server.model) | server.buffers
     back = {n: _like(whole[n], given) for n, given in model.items()}

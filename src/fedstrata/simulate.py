@@ -22,13 +22,14 @@ from fedstrata.evaluate import client_scores, fairness, summary
 from fedstrata.layout import Arrays, Layout
 from fedstrata.optim import SGD, Training
 from fedstrata.parse import parse_recipe
-from fedstrata.precision import Precision, products
+from fedstrata.precision import Precision, multiplying
 from fedstrata.probes import PROBES
 from fedstrata.record import Recorder
 from fedstrata.rng import rng
-from fedstrata.runtimes import Compile, Engine, Runtime, Vault, chosen
-from fedstrata.server import OnNonFinite, Replies, Server, clients_in_words, close_round, has_data, open_round, screen
+from fedstrata.runtimes import Compile, Engine, Runtime, Vault, chosen, collect, updates_at_once
+from fedstrata.server import OnNonFinite, Replies, Server, clients_in_words, close_round, has_data, open_round
 from fedstrata.task import Batch, Loss, Task, accuracy, buffers_of
+from fedstrata.threads import fitting_threads, threads
 from fedstrata.values import Value, fit
 
 Examples = tuple[Any, Any]
@@ -51,6 +52,7 @@ class Plan(Value):
     device: str = "cpu"
     precision: Precision = "float32"  # of a GPU's products
     compile: Compile = "auto"  # a GPU's local step
+    memory: float | None = None  # GiB for the updates of a round: half of what the machine or the GPU has unless given
 
     def settings(self) -> dict[str, Any]:
         """What its TOML file says."""
@@ -61,6 +63,7 @@ class Plan(Value):
         check(self.seed >= 0, f"seed must not be negative; got {self.seed}")
         check(self.evaluate_every >= 1, f"evaluate_every must be at least 1; got {self.evaluate_every}")
         check(self.chunk is None or self.chunk >= 1, f"chunk must be at least 1; got {self.chunk}")
+        check(self.memory is None or self.memory > 0, f"memory must be above 0; got {self.memory}")
         check(self.workers is None or self.workers >= 1, f"workers must be at least 1; got {self.workers}")
 
 
@@ -105,6 +108,7 @@ def simulate(
     device: str = "cpu",
     precision: Precision = "float32",
     compile: Compile = "auto",
+    memory: float | None = None,
     out: str | Path | None = None,
     settings: Mapping[str, Any] | None = None,
     on_round: Callable[[dict[str, Any]], None] | None = None,
@@ -118,8 +122,10 @@ def simulate(
     """
     algorithm: Recipe = parse_recipe(recipe) if isinstance(recipe, str) else fit(Recipe, recipe, "recipe")
     model, training = algorithm.adapt(model, training or SGD(), seed)
-    means = engine, chunk, workers, device, precision, compile
+    means = engine, chunk, workers, device, precision, compile, memory
     plan = Plan(rounds, seed, buffers, on_nonfinite, evaluate_every, evaluate_train, *means)
+    nothing = "evaluate_train = false leaves nothing to evaluate on: give a test or a val set, or leave it true"
+    check(evaluate_train or test is not None or val is not None, nothing)
     place = usable_device(device), Layout.of(model).dtype
     data = Clients.of(clients).owned().to(*place)
     if metrics is None and not isinstance(loss, str) and not data.y.is_floating_point():
@@ -141,7 +147,7 @@ def simulate(
     known = made | plan.settings() | {"training": fed.training.to_dict(), "recipe": algorithm.to_dict()}
     known |= {"augment": augment.to_dict()} if augment is not None else {}
     recorder = Recorder(out, algorithm, settings or known, fed.task.layout)
-    with closing(runtime), products(precision), recorder:
+    with closing(runtime), multiplying(precision), recorder:
         server, history, notes = _rounds(fed, runtime, server, plan, held, recorder, on_round)
         trained = _trained(model, replace(server, model=algorithm.shown(server.state, server.model)))
         recorder.model(trained)
@@ -158,11 +164,14 @@ def _rounds(
     on_round: Callable[[dict[str, Any]], None] | None,
 ) -> tuple[Server, list[dict[str, Any]], list[Arrays]]:
     """Round after round: (the server at the end, what the record says, the notes)."""
+    work = fed.task.layout.size * (fed.training.batch or 1) * fed.recipe.select.size(server.population)
+    room = updates_at_once(fed, plan.memory)
     history: list[dict[str, Any]] = []
     notes: list[Arrays] = []
     for number in range(plan.rounds):
         began = perf_counter()
-        server, line, noted = play(fed, runtime, server, held, plan.on_nonfinite)
+        with fitting_threads(work):
+            server, line, noted = play(fed, runtime, server, held, plan.on_nonfinite, room)
         if (number + 1) % plan.evaluate_every == 0 or number + 1 == plan.rounds:
             line |= evaluate(fed, runtime, server)
         line["seconds"] = round(perf_counter() - began, 4)
@@ -182,16 +191,24 @@ def _rounds(
 
 
 def play(
-    fed: Federation, runtime: Runtime, server: Server, held: tuple[Tensor, Tensor] | None, on_nonfinite: OnNonFinite
+    fed: Federation,
+    runtime: Runtime,
+    server: Server,
+    held: tuple[Tensor, Tensor] | None,
+    on_nonfinite: OnNonFinite,
+    room: int | None = None,
 ) -> tuple[Server, dict[str, Any], Arrays]:
-    """One round from beginning to end: (the server after it, what the record says of it, its notes)."""
+    """One round from beginning to end: (the server after it, what the record says of it, its notes).
+
+    Of a larger cohort than there is room for, so many updates at a time are merged into one.
+    """
     recipe, number = fed.recipe, server.number
     ask = partial(runtime.survey, server)
     server, cohort, brief = open_round(recipe, server, rng(fed.seed, "select", number), ask)
     probes = (recipe.needs & PROBES.keys()) - recipe.select.asks - recipe.briefing
-    replies, dropped = Replies(cohort.ids, server.model.new_zeros(0, server.layout.size)), []
+    replies, dropped = Replies(cohort.ids[:0], server.model.new_zeros(0, server.layout.size)), []
     if len(cohort):
-        replies, dropped = screen(runtime.train(server, cohort, brief, probes), number, on_nonfinite)
+        replies, dropped = collect(fed, runtime, server, cohort, brief, probes, on_nonfinite, room)
     proxy = Proxy(fed.task, Batch(*held), server.buffers) if held is not None else None
     lr = fed.training.rate(number)
     server, notes = close_round(recipe, server, cohort, replies, proxy, fed.buffers, fed.training, lr, fed.seed)
@@ -222,7 +239,8 @@ def evaluate(fed: Federation, runtime: Runtime, server: Server) -> dict[str, Any
     """Loss and metrics of the global model on every set, and how they spread over the clients' own data."""
     model = fed.recipe.shown(server.state, server.model)
     scores = {n: runtime.score(model, server.buffers, n) for n in ("train", "val", "test") if n in runtime.sets}
-    line: dict[str, Any] = {n: summary(s) for n, s in scores.items()}
+    with threads(1):  # of some thousand numbers each
+        line: dict[str, Any] = {n: summary(s) for n, s in scores.items()}
     if "train" in scores:
         watched, best = ("accuracy", "high") if "accuracy" in fed.task.metrics else ("loss", "low")
         line["clients"] = fairness(client_scores(scores["train"], fed.clients.rows)[watched], best)

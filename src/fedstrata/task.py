@@ -1,8 +1,9 @@
 """A model and its loss as functions of a flat parameter vector."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from copy import deepcopy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Literal, NamedTuple
 
@@ -18,6 +19,7 @@ from fedstrata.errors import DataError, ModelError, SettingError, in_short, near
 from fedstrata.fold import fold, folds, heed_folds, unfold
 from fedstrata.layout import Arrays, Layout
 from fedstrata.precision import casting
+from fedstrata.rng import seeded
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 """(outputs [B, ...], targets [B, ...]) -> one loss an example, [B], or their mean."""
@@ -47,6 +49,8 @@ LOSSES: dict[str, tuple[Loss, dict[str, Loss]]] = {
     "squared_error": (squared_error, {}),
 }
 """Losses by name, each with the metrics that go with it unless others are given."""
+
+TABLES = (nn.Embedding, nn.EmbeddingBag)
 
 
 class Forward(NamedTuple):
@@ -98,6 +102,7 @@ class Task:
     noisy: bool = False  # it has dropout
     folds: bool = False  # K clients can be folded into one batch
     channels_last: bool = False  # images and kernels are laid out so: faster for convolutions on a CPU
+    compiled: bool = False  # it is logistic regression, and numba's loops are used
 
     @classmethod
     def of(
@@ -113,6 +118,8 @@ class Task:
                 raise SettingError(f"no loss is called {loss!r}; {near(loss, LOSSES)}, or give a function")
             loss, usual = LOSSES[loss]
             metrics = usual if metrics is None else metrics
+        if any(isinstance(m, TABLES) and m.max_norm is not None for m in model.modules()):
+            raise ModelError("an embedding with max_norm rewrites its own table as it is read; leave max_norm out")
         named = model.named_parameters(remove_duplicate=False)
         frozen = {n: p.detach().to(device) for n, p in named if not p.requires_grad}
         layout = Layout.of(model).to(device)  # of the model as given: moving it would untie what shares storage
@@ -133,9 +140,17 @@ class Task:
         """One pass over a batch; the buffers that come back are new. `noise` is what dropout draws from."""
         return self._pass(self.layout.unflatten(w), buffers, x, mode, mask, noise)
 
-    def scored(self, w: Tensor, buffers: Arrays, x: Tensor) -> Tensor:
-        """What the model puts out in evaluation mode, [B, ...], by the fastest way; not inside vmap."""
-        return self._pass(*self._laid_out(self.layout.unflatten(w), buffers, x), "eval").outputs
+    @contextmanager
+    def scoring(self, w: Tensor, buffers: Arrays) -> Iterator[Callable[[Tensor], Tensor]]:
+        """Within this block: what the model puts out in evaluation mode, [B, ...] -> [B, ...], for several threads."""
+        values = self._laid_out(self.layout.unflatten(w)) | self.frozen | buffers
+
+        def outputs(x: Tensor) -> Tensor:
+            with torch.no_grad(), casting(x.device):
+                return self.eval_mode(self._image(x)).to(self.layout.dtype)
+
+        with bound(self._places["eval"], values):
+            yield outputs
 
     def stacked(
         self, w: Tensor, buffers: Arrays, x: Tensor, mask: Tensor | None = None, noise: Tensor | None = None
@@ -143,8 +158,8 @@ class Task:
         """One pass in training mode of K clients, each over its own batch: [K, P], [K, ...] each, [K, B, ...]."""
         k, given = len(w), {n: v for n, v in (("mask", mask), ("noise", noise)) if v is not None}
         if k == 1:
-            alone = self._laid_out(self.layout.unflatten(w[0]), {n: b[0] for n, b in buffers.items()}, x[0])
-            seen = self._pass(*alone, "train", **{n: v[0] for n, v in given.items()})
+            own, named = {n: b[0] for n, b in buffers.items()}, self._laid_out(self.layout.unflatten(w[0]))
+            seen = self._pass(named, own, self._image(x[0]), "train", **{n: v[0] for n, v in given.items()})
             return tree_map(lambda v: None if v is None else v[None], seen)
         if not self.folds:
             return self._vmapped(w, buffers, x, given)
@@ -153,38 +168,63 @@ class Task:
         features = None if seen.features is None else unfold(seen.features, k)
         return Forward(unfold(seen.outputs, k), features, seen.buffers)
 
-    def folds_well(self, w: Tensor, buffers: Arrays, x: Tensor) -> bool:
-        """Whether two different clients folded together give what each gives alone, on a few examples."""
-        other = torch.where(torch.arange(len(w), device=w.device) % 2 == 0, 1.1, 0.9) * w
-        models, batches = torch.stack([w, other]), torch.stack([x, x.flip(0)])
-        own = {n: b.expand(2, *b.shape) for n, b in buffers.items()}
-        noise = torch.arange(2, device=w.device) if self.noisy else None
-        with torch.no_grad():
+    def folds_well(self, w: Tensor, buffers: Arrays, x: Tensor, y: Tensor) -> bool:
+        """Whether different clients folded together give what each gives alone, on a few different examples.
+
+        Their models are near w, and not at it, where zeros of an initialisation could hide what is behind them.
+        """
+        k, size = 3, max(1, len(x) // 3)
+        draw = torch.randn(k, len(w), generator=torch.Generator().manual_seed(0)).to(w)
+        models = w + 0.3 * max(0.01, float(w.double().square().mean().sqrt())) * draw
+        rows = torch.arange(k * size, device=x.device).view(k, size) % len(x)
+        own = {n: b.expand(k, *b.shape) for n, b in buffers.items()}
+        noise = torch.arange(k, device=w.device) if self.noisy else None
+        draws = [None] * k if noise is None else list(noise)
+        with torch.no_grad(), seeded(0, w.device):
             try:
-                both = self.stacked(models, own, batches, None, noise)
-            except (RuntimeError, ValueError, TypeError, IndexError):
+                both = self.stacked(models, own, x[rows], None, noise)
+                losses = self.losses(both.outputs.flatten(0, 1), y[rows.flatten()]).view(k, size)
+                alone = [self.forward(models[i], buffers, x[rows[i]], "train", noise=draws[i]) for i in range(k)]
+                each = [self.losses(a.outputs, y[r]) for a, r in zip(alone, rows, strict=True)]
+            except Exception:
                 return False
-            draws = [None, None] if noise is None else list(noise)
-            alone = [self.forward(models[k], buffers, batches[k], "train", noise=draws[k]) for k in range(2)]
-        pairs = [(both.outputs[k], alone[k].outputs) for k in range(2)]
-        pairs += [(b[k], alone[k].buffers[n]) for n, b in both.buffers.items() for k in range(2)]
+        pairs = [*zip(both.outputs, [a.outputs for a in alone], strict=True), *zip(losses, each, strict=True)]
+        pairs += [(b[i], alone[i].buffers[n]) for n, b in both.buffers.items() for i in range(k)]
         return all(torch.allclose(a, b, rtol=1e-3, atol=1e-3 * float(b.double().abs().max())) for a, b in pairs)
+
+    def takes_channels_last(self, w: Tensor, buffers: Arrays, x: Tensor) -> bool:
+        """Whether the model gives the same for images laid out so; some take for granted how numbers lie in memory."""
+        other, own = replace(self, channels_last=True), {n: b[None] for n, b in buffers.items()}
+        noise = torch.zeros(1, dtype=torch.long, device=w.device) if self.noisy else None
+        with torch.no_grad(), seeded(0, w.device):
+            try:
+                with self.scoring(w, buffers) as outputs:
+                    wanted = outputs(x)
+                with other.scoring(w, buffers) as outputs:
+                    found = outputs(x)
+                other.stacked(w[None], own, x[None], None, noise)
+            except Exception:
+                return False
+        return torch.allclose(found, wanted, rtol=1e-3, atol=1e-3 * float(wanted.double().abs().max()))
 
     def _vmapped(self, w: Tensor, buffers: Arrays, x: Tensor, given: Arrays) -> Forward:
         def alone(w: Tensor, buffers: Arrays, x: Tensor, given: Arrays) -> tuple[Tensor, list[Tensor], Arrays]:
             outputs, features, after = self.forward(w, buffers, x, "train", **given)
             return outputs, [] if features is None else [features], after
 
+        x = x.contiguous()  # some models view a batch as something else
         outputs, features, after = vmap(alone, randomness="different")(w, buffers, x, given)
         return Forward(outputs, features[0] if features else None, after)
 
-    def _laid_out(self, parameters: Arrays, buffers: Arrays, x: Tensor) -> tuple[Arrays, Arrays, Tensor]:
-        """Parameters, buffers and examples, with kernels and images as a CPU's convolutions like them."""
-        if not self.channels_last or x.dim() != 4:
-            return parameters, buffers, x
-        last = torch.channels_last
-        kernels = {n: v.contiguous(memory_format=last) for n, v in parameters.items() if v.dim() == 4}
-        return parameters | kernels, buffers, x.contiguous(memory_format=last)
+    def _laid_out(self, parameters: Arrays) -> Arrays:
+        """Parameters with kernels as a CPU's convolutions like them."""
+        if not self.channels_last:
+            return parameters
+        kernels = {n: v for n, v in parameters.items() if v.dim() == 4}
+        return parameters | {n: v.contiguous(memory_format=torch.channels_last) for n, v in kernels.items()}
+
+    def _image(self, x: Tensor) -> Tensor:
+        return x.contiguous(memory_format=torch.channels_last) if self.channels_last and x.dim() == 4 else x
 
     def _pass(
         self,

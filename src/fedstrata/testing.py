@@ -16,9 +16,11 @@ from fedstrata.core import Cohort, Finish, Local, Part, Proxy, Recipe, Round, Se
 from fedstrata.descent import Errand, Federation
 from fedstrata.errors import check as require
 from fedstrata.layout import Arrays
+from fedstrata.merge import merged
 from fedstrata.optim import SGD, Training
 from fedstrata.probes import PROBES
 from fedstrata.recipes import recipe
+from fedstrata.server import Replies, Server, close_round
 from fedstrata.task import Batch, Task, buffers_of
 from fedstrata.train import Trained, survey, train
 from fedstrata.values import Value, kinds, load
@@ -36,6 +38,7 @@ def check_part(part: Part) -> None:
         _check_finish(part)
     else:
         _check_stacking(part)
+        _check_streaming(part)
         for dtype in (torch.float64, torch.float32):
             _check_server(part, dtype)
 
@@ -122,6 +125,25 @@ def _check_server(part: Part, dtype: torch.dtype) -> None:
         other, *_ = recipe.aggregate(state, _shuffled(round, order), tree_map(lambda v, o=order: v[o], uploads))
         rtol, atol = (1e-9, 1e-12) if dtype == torch.float64 else (1e-4, 1e-5)
         _hold(torch.allclose(model, other, rtol, atol), f"{name} depends on the clients' order")
+
+
+def _check_streaming(part: Part) -> None:
+    """Where a part says that it is additive, a round over merged replies is the round over all clients."""
+    lab = _Lab.of(part)
+    recipe, cohort = lab.fed.recipe, lab.cohort
+    if not recipe.streams:
+        return
+    told = train(lab.fed, lab.errand(lab.state(), lab.memory()))
+    table = {n: v.new_zeros(POPULATION, *v.shape[1:]).index_copy(0, cohort.ids, v) for n, v in cohort.stats.items()}
+    server = Server(cohort.layout, cohort.model, lab.buffers, lab.state(), table)
+    sent = cohort.ids, told.delta, told.buffers, told.uploads, told.stats
+    chunks = (Replies(*tree_map(lambda v, c=c: v[c], sent)) for c in (slice(0, 3), slice(3, 4)))
+    ones = [merged(recipe, server, cohort, c) for c in chunks]
+    both = Replies(*tree_map(lambda *v: torch.cat(v), *((r.ids, r.delta, r.buffers, r.uploads, r.stats) for r in ones)))
+    ends = (close_round(recipe, server, cohort, r, lr=0.1)[0] for r in (Replies(*sent), both))
+    pairs = zip(*(tree_leaves((s.model, s.buffers, s.state)) for s in ends), strict=True)
+    close = all(torch.allclose(a.double(), b.double(), rtol=1e-7, atol=1e-9) for a, b in pairs)
+    _hold(close, f"{type(part).__name__} is additive, but gives something else for merged replies than for all")
 
 
 @dataclass(frozen=True)

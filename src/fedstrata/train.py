@@ -54,7 +54,7 @@ def train(fed: Federation, errand: Errand, watch: Watch = nullcontext, steps: St
     lr, ids = fed.training.rate(errand.number), errand.ids
     with watch("measuring"):
         measured = survey(fed, errand)
-    with watch("training"), seeded(torch_seed(fed.seed, "torch", errand.number, ids[0])):
+    with watch("training"), seeded(torch_seed(fed.seed, "torch", errand.number, ids[0]), errand.start.device):
         schedule = training_batches(fed.clients, ids, fed.training, fed.seed, errand.number)
         w, buffers, optimizer = descend(fed, errand, errand.stats | measured, schedule, lr, steps)
     with watch("reporting"):
@@ -126,4 +126,5 @@ def _batch(fed: Federation, schedule: Schedule, step: int, active: int) -> Array
     width, mask = schedule.width(step, active)
     device = fed.clients.x.device
     rows = torch.from_numpy(schedule.index[:active, step, :width].T.copy()).to(device)
-    return gathered(fed.clients, rows) | ({} if mask is None else {"mask": torch.from_numpy(mask).to(device)})
+    batch = {n: v.contiguous() for n, v in gathered(fed.clients, rows).items()}  # as one client's would be
+    return batch | ({} if mask is None else {"mask": torch.from_numpy(mask).to(device)})

@@ -38,6 +38,7 @@ def every_part() -> list[Part]:
     return [c() for c in ours if c is not Sample] + OTHER_SETTINGS
 
 
+@pytest.mark.usefixtures("arithmetic")
 @pytest.mark.parametrize("part", every_part(), ids=repr)
 def test_every_part_keeps_the_contract(part):
     check_part(part)
@@ -97,6 +98,18 @@ class Batchwise(fs.Local):
         return grad * (2.0 if is_batchedtensor(grad) else 1.0)
 
 
+@dataclass(frozen=True)
+class Overstated(fs.Step):
+    """Says that it needs sums only, and looks for the largest update."""
+
+    @property
+    def additive(self):
+        return True
+
+    def step(self, state, proposal, round):
+        return proposal + round.delta.abs().amax(), state
+
+
 @dataclass
 class Melted(fs.Step):  # pyright: ignore[reportGeneralTypeIssues]
     """Is not frozen."""
@@ -112,7 +125,7 @@ class Melted(fs.Step):  # pyright: ignore[reportGeneralTypeIssues]
     ("part", "complaint"),
     [
         (Forgetful(), "shape"), (OrderBound(), "order"), (Scribbler(), "wrote into"), (Careless(), "no client moved"),
-        (Batchwise(), "stacked"), (Melted(), "hashes|frozen"),
+        (Batchwise(), "stacked"), (Melted(), "hashes|frozen"), (Overstated(), "merged replies"),
     ],
 )  # fmt: skip
 def test_a_part_that_breaks_the_contract_is_caught(part, complaint):

@@ -13,7 +13,10 @@ from fedstrata.layout import Layout
 from fedstrata.parts.weigh.nova import effective_steps
 
 GOLDEN = json.loads((Path(__file__).parent / "golden.json").read_text())
-pytestmark = pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=["float64", "float32"])
+pytestmark = [
+    pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=["float64", "float32"]),
+    pytest.mark.usefixtures("arithmetic"),
+]
 
 
 def aggregate(recipe: Recipe, dtype: torch.dtype) -> tuple[Tensor, dict[str, Tensor], dict[str, dict[str, Tensor]]]:

@@ -100,7 +100,7 @@ def test_one_client_is_centralised_training_with_the_same_batches():
 def test_the_order_of_clients_does_not_matter(name):
     """The same clients under other numbers: full batches, so that numbers decide nothing else."""
     clients, order = unequal_clients(), [3, 0, 6, 2, 5, 1, 4]
-    swapped = Clients(clients.x, clients.y, tuple(clients.rows[i] for i in order))
+    swapped = Clients.split(clients.x, clients.y, [clients.rows[i] for i in order])
     train = fs.SGD(lr=0.1, batch=None, epochs=3)
     one, other = (final_model(R.METHODS[name](), clients=c, training=train) for c in (clients, swapped))
     assert torch.allclose(one, other, rtol=0, atol=1e-10)

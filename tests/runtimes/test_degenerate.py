@@ -25,6 +25,10 @@ class Saboteur(fs.Local):
 
     size: int = 3
 
+    @property
+    def additive(self):
+        return True
+
     def enroll(self, task, buffers):
         return {"turns": task.layout.zeros()[0]}
 
@@ -53,9 +57,9 @@ def test_a_client_that_returns_nan_counts_for_nothing(name):
     assert [r["dropped"] for r in run.rounds] == [[1]] * 3
     assert all("client 1 returned" in r["warnings"][0] for r in run.rounds)
     clients = unequal_clients()
-    rows = tuple(r[:0] if i == 1 else r for i, r in enumerate(clients.rows))
+    rows = [r[:0] if i == 1 else r for i, r in enumerate(clients.rows)]
     without = fs.simulate(
-        recipe, mlp(), fs.Clients(clients.x, clients.y, rows), rounds=3, training=fs.SGD(lr=0.1, batch=5)
+        recipe, mlp(), fs.Clients.split(clients.x, clients.y, rows), rounds=3, training=fs.SGD(lr=0.1, batch=5)
     )
     torch.testing.assert_close(flat(run.model), flat(without.model), rtol=0, atol=1e-10)
 

@@ -14,7 +14,7 @@ def describe(clients: Clients) -> dict[str, Any]:
     client's label distribution and that of all clients together.
     """
     sizes = clients.sizes
-    owned = len(np.unique(np.concatenate(clients.rows)))
+    owned = len(np.unique(clients.rows.flat))
     facts: dict[str, Any] = {"clients": len(clients), "examples": int(sizes.sum()), "left_out": len(clients.x) - owned}
     facts |= {"smallest": int(sizes.min()), "median": float(np.median(sizes)), "largest": int(sizes.max())}
     facts["sizes"] = sizes.tolist()

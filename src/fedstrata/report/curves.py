@@ -4,18 +4,21 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from fedstrata.errors import DataError
+
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#F0E442", "#000000")
 """Okabe and Ito's palette: told apart by colour-blind readers too."""
 
 
 def draw_curves(runs: Mapping[str, Sequence[Mapping[str, Any]]], path: str | Path) -> Path:
-    """Draw the test metrics (train where there is no test set) of some runs into a picture file."""
+    """Draw the metrics of some runs on a set that all have, test, train or val, into a picture file."""
     from matplotlib.figure import Figure
 
-    scored = {name: [r for r in rounds if "train" in r] for name, rounds in runs.items()}
-    some = next(iter(scored.values()))[0]
-    where = "test" if "test" in some else "train"
-    measures = sorted(some[where], key=lambda m: m == "loss")  # the loss last
+    where = next((s for s in ("test", "train", "val") if all(any(s in r for r in rs) for rs in runs.values())), None)
+    if where is None:
+        raise DataError("the runs have no set in common that they were evaluated on; give all of them a test set")
+    scored = {name: [r for r in rounds if where in r] for name, rounds in runs.items()}
+    measures = sorted(next(iter(scored.values()))[0][where], key=lambda m: m == "loss")  # the loss last
     figure = Figure(figsize=(5.2 * len(measures), 3.6), layout="constrained")
     for axis, measure in zip(figure.subplots(1, len(measures), squeeze=False)[0], measures, strict=True):
         for i, (name, rounds) in enumerate(scored.items()):

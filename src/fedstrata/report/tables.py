@@ -9,16 +9,21 @@ from rich.text import Text
 
 from fedstrata.core import Recipe
 
+COLUMNS = "test", "val", "train", "clients", "worst 10 %", "spread"
+"""Of a table of runs, before the losses."""
+
 
 def runs_table(finals: Mapping[str, Mapping[str, Any]], title: str | None = None) -> Table:
     """The last round of some runs side by side: accuracy on every set and over the clients, and the loss."""
     table = Table(title=_title(title), title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
     table.add_column("method", no_wrap=True)
     rows = {name: _cells(final) for name, final in finals.items()}
-    for column in next(iter(rows.values())):
+    found = dict.fromkeys(c for cells in rows.values() for c in cells)
+    columns = [c for c in COLUMNS if c in found] + [c for c in found if c not in COLUMNS]
+    for column in columns:
         table.add_column(column, justify="right", no_wrap=True)
     for name, cells in rows.items():
-        table.add_row(name, *cells.values())
+        table.add_row(name, *(cells.get(c, "") for c in columns))  # one may not have looked at all sets
     return table
 
 

@@ -5,20 +5,23 @@ from dataclasses import replace
 from multiprocessing import current_process
 from typing import Literal
 
+import torch
 from torch import Tensor, nn
 
-from fedstrata.descent import Federation, Steps, take_steps
+from fedstrata.closed import compiles
+from fedstrata.descent import Federation, Steps, take_compiled_steps, take_steps
 from fedstrata.errors import SettingError
 from fedstrata.evaluate import Sets
 from fedstrata.graphs import Captured
 from fedstrata.layout import Arrays
 from fedstrata.runtimes.apart import Apart
+from fedstrata.runtimes.crew import can_differentiate
 from fedstrata.runtimes.pool import Pool
 from fedstrata.runtimes.stacked import Stacked, activations
-from fedstrata.runtimes.threads import cores
 from fedstrata.runtimes.vault import Vault
 from fedstrata.runtimes.visit import Runtime
 from fedstrata.task import Task
+from fedstrata.threads import cores
 
 Engine = Literal["auto", "stacked", "pool", "apart"]
 """stacked: K clients in one pass; pool: one by one in a process a core; apart: one by one with all threads."""
@@ -26,11 +29,20 @@ Engine = Literal["auto", "stacked", "pool", "apart"]
 Compile = Literal["auto", "always", "never"]
 """Whether a GPU's local step is compiled; auto: when the run is long enough to earn it back."""
 
-PASSES_SAVED, BYTES_A_SECOND, COMPILING = 7, 3e12, 10.0
-"""What fusing saves in passes over a step's activations, a large GPU's memory speed, seconds for a tiny model."""
+PASSES_SAVED, BYTES_A_SECOND = 7, 3e12
+"""What compiling saves: passes over a step's activations, at a large GPU's memory speed."""
+
+LAUNCHES_SAVED, COMPILING = 1e-5, 10.0
+"""Seconds that it saves by starting fewer kernels, for each tensor of the model, and that it takes for a tiny model."""
+
+TINY = 1 << 26
+"""Bytes of a step's activations below which starting kernels is all that counts."""
 
 STACKED_BELOW = 4e6
 """Parameters x batch size below which a step is mostly overhead, which stacked clients share."""
+
+TRIED = 6
+"""Examples that a model is tried out on."""
 
 
 def chosen(
@@ -50,7 +62,7 @@ def chosen(
         engine = fitting(fed, count)
     if engine == "pool" and (why := _no_pool(fed)):
         raise SettingError(f"engine = 'pool' {why}; use 'stacked' or 'apart'")
-    fed = replace(fed, task=suited(fed, engine, at))
+    fed = replace(fed, task=suited(fed, engine, at, rounds))
     if engine == "stacked":
         return Stacked(fed, vault, sets, chunk, steps_of(fed, rounds, compile))
     return Pool(fed, vault, sets, max(1, count)) if engine == "pool" else Apart(fed, vault, sets)
@@ -69,26 +81,33 @@ def fitting(fed: Federation, workers: int) -> Engine:
 def steps_of(fed: Federation, rounds: int, compile: Compile) -> Steps:
     """How local steps are taken: one after another, or on a GPU as captured graphs, compiled where that pays."""
     if fed.clients.x.device.type != "cuda":
-        return take_steps
-    return Captured(fed, pays(fed, rounds) if compile == "auto" else compile == "always")
-
-
-def pays(fed: Federation, rounds: int) -> bool:
-    """Whether compiling saves more than it takes. From sizes alone, so that the same run always does the same."""
+        return take_compiled_steps if fed.task.compiled and fed.in_closed_form else take_steps
     batch = fed.training.batch or int(fed.clients.sizes.max())
-    per_client = fed.training.steps or fed.training.epochs * float(fed.clients.sizes.mean()) / batch
     clients = fed.recipe.select.size(len(fed.clients))
     touched = clients * batch * activations(fed) * fed.task.layout.dtype.itemsize  # bytes, in one pass over them
-    saved = rounds * per_client * PASSES_SAVED * touched / BYTES_A_SECOND
-    return saved > COMPILING * (1 + len(fed.task.layout.tensors) / 20)
+    per_client = fed.training.steps or fed.training.epochs * float(fed.clients.sizes.mean()) / batch
+    worth = pays(rounds * per_client, touched, len(fed.task.layout.tensors))
+    return Captured(fed, worth if compile == "auto" else compile == "always", touched < TINY)
 
 
-def suited(fed: Federation, engine: Engine, at: tuple[Tensor, Arrays]) -> Task:
-    """The task in the layout that suits the machine, folded only where a trial shows that this is right."""
-    x = fed.clients.x
-    last = x.device.type == "cpu" and x.dim() == 4 and convolves(fed.task.train_mode)
-    folds = fed.task.folds and (engine != "stacked" or fed.task.folds_well(*at, x[:3]))
-    return replace(fed.task, channels_last=last, folds=folds)
+def pays(steps: float, touched: float, tensors: int) -> bool:
+    """Whether compiling saves more than it takes. From sizes alone, so that the same run always does the same."""
+    saved = steps * (PASSES_SAVED * touched / BYTES_A_SECOND + LAUNCHES_SAVED * tensors)
+    return saved > COMPILING * (1 + tensors / 20)
+
+
+def suited(fed: Federation, engine: Engine, at: tuple[Tensor, Arrays], rounds: int) -> Task:
+    """The task in the layout that suits the machine, and folded, only where a trial shows that this is right."""
+    task, x = fed.task, fed.clients.x
+    rows = torch.linspace(0, len(x) - 1, min(len(x), TRIED)).long().to(x.device)  # of several clients
+    some, targets = x[rows], fed.clients.y[rows]
+    images = x.device.type == "cpu" and x.dim() == 4 and convolves(task.train_mode)
+    folds = task.folds and (engine != "stacked" or task.folds_well(*at, some, targets))
+    last = images and task.takes_channels_last(*at, some)
+    looked_at = fed.recipe.select.size(len(fed.clients)) / len(fed.clients) * fed.training.epochs + 1  # and evaluated
+    work = rounds * looked_at * len(x) * task.layout.size
+    compiled = engine == "stacked" and fed.augment is None and compiles(task, x, fed.clients.y, work)
+    return replace(task, channels_last=last, folds=folds, compiled=compiled)
 
 
 def convolves(model: nn.Module) -> bool:
@@ -104,4 +123,7 @@ def _no_pool(fed: Federation) -> str:
         return f"needs processes that can be forked, which is not safe on {sys.platform}"
     if current_process().daemon:
         return "cannot be had inside a worker process"
+    if torch.accelerator.is_available() and not can_differentiate():
+        cure = "start Python anew for it, or hide the GPU by CUDA_VISIBLE_DEVICES=''"
+        return f"cannot be had once torch has started threads for a GPU here ({cure})"
     return ""

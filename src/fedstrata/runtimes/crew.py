@@ -6,9 +6,13 @@ import pickle
 import signal
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from ctypes import CDLL
 from math import prod
 from multiprocessing import get_context
 from multiprocessing.connection import Connection, wait
+from time import monotonic
+from traceback import format_exception
 from typing import Any
 
 import torch
@@ -19,6 +23,12 @@ from fedstrata.errors import ClientError
 
 Work = Callable[[Any], Any]
 """What a worker does with a job; tensors inside jobs and results are copied."""
+
+PR_SET_PDEATHSIG = 1
+"""Linux: the signal that a process gets when the one that made it is gone."""
+
+PATIENCE = 1.0
+"""Seconds that workers have to leave by themselves."""
 
 
 def shared(shape: Sequence[int], dtype: torch.dtype) -> Tensor:
@@ -33,15 +43,20 @@ class Crew:
     def __init__(self, work: Work, count: int):
         self.ends: list[Any] = []  # Connections
         self.processes = []
-        context = get_context("fork")
+        context, prctl = get_context("fork"), CDLL(None).prctl
         for _ in range(count):
             mine, theirs = context.Pipe()
-            process = context.Process(target=_serve, args=(work, theirs, [*self.ends, mine]), daemon=True)
-            with warnings.catch_warnings():  # that this process has threads: the workers start none
-                warnings.simplefilter("ignore", DeprecationWarning)
-                process.start()
-            theirs.close()
+            given = work, theirs, [*self.ends, mine], prctl, os.getpid()
+            process = context.Process(target=_serve, args=given, daemon=True)
             self.ends.append(mine)
+            try:
+                with _quietly():
+                    process.start()
+            except OSError as e:
+                self.dismiss()
+                raise ClientError(f"a worker process could not be started ({e.strerror}); use fewer workers") from e
+            finally:
+                theirs.close()
             self.processes.append(process)
 
     def __len__(self) -> int:
@@ -88,12 +103,24 @@ class Crew:
         """Send the workers home; those that do not go are stopped."""
         for end in self.ends:
             end.close()
+        deadline = monotonic() + PATIENCE
         for process in self.processes:
-            process.join(1)
+            process.join(max(0.0, deadline - monotonic()))
             if process.is_alive():
                 process.kill()
                 process.join()
         self.ends, self.processes = [], []
+
+
+def can_differentiate() -> bool:
+    """Whether a process that is forked now can take gradients: torch refuses once it has threads for a GPU."""
+    crew = Crew(_gradient, 1)
+    try:
+        return dict(crew.each([1.0])) == {0: True}
+    except Exception:
+        return False
+    finally:
+        crew.dismiss()
 
 
 def packed(tree: Any) -> Any:
@@ -114,7 +141,9 @@ def unpacked(tree: Any) -> Any:
     def unpack(v: Any) -> Any:
         if not isinstance(v, _Packed):
             return v
-        return torch.from_numpy(v.bytes).view(v.dtype).view(v.shape)
+        return (
+            torch.from_numpy(v.bytes).view(v.dtype).view(v.shape) if v.bytes.size else torch.empty(v.shape).to(v.dtype)
+        )
 
     return tree_map(unpack, tree)
 
@@ -124,12 +153,16 @@ class _Packed:
         self.bytes, self.dtype, self.shape = bytes, dtype, shape
 
 
-def _serve(work: Work, end: Connection, others: Sequence[Connection]) -> None:
+def _serve(work: Work, end: Connection, others: Sequence[Connection], prctl: Any, parent: int) -> None:
     """A worker's life."""
+    prctl(PR_SET_PDEATHSIG, signal.SIGKILL)  # or it would go on with its job for nobody
+    if os.getppid() != parent:
+        os._exit(0)
     for other in others:
         other.close()  # or it would never learn that the first process is gone
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the first process
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
     torch.set_num_threads(1)
     while True:
         try:
@@ -137,18 +170,38 @@ def _serve(work: Work, end: Connection, others: Sequence[Connection]) -> None:
         except (EOFError, OSError):
             os._exit(0)
         try:
-            answer = True, packed(work(unpacked(job)))
+            answer = pickle.dumps((True, packed(work(unpacked(job)))))
         except Exception as e:
-            answer = False, _portable(e)
+            answer = pickle.dumps((False, _portable(e)))
         try:
-            end.send_bytes(pickle.dumps(answer))
+            end.send_bytes(answer)
         except OSError:
             os._exit(0)  # nobody waits for it any more
 
 
+def _gradient(at: float) -> bool:
+    x = torch.tensor(at, requires_grad=True)
+    return bool(torch.autograd.grad(x * x, x)[0] == 2 * at)
+
+
 def _portable(e: Exception) -> Exception:
-    """An error that survives being sent; with its text alone where it does not by itself."""
+    """An error that survives being sent, and says where it was; with its text alone where it does not by itself."""
+    where = f"In a worker process:\n{''.join(format_exception(e))}"
     try:
-        return pickle.loads(pickle.dumps(e))
+        sent = pickle.loads(pickle.dumps(e))
     except Exception:
-        return ClientError(f"{type(e).__name__}: {e}")
+        sent = ClientError(f"{type(e).__name__}: {e}")
+    sent.add_note(where)
+    return sent
+
+
+@contextmanager
+def _quietly() -> Iterator[None]:
+    """A process may be forked: one with threads too, as the workers start none, and no Ctrl-C gets in between."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)
+            yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)

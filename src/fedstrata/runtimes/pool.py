@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_map
+from torch.utils._pytree import tree_leaves, tree_map
 
 from fedstrata.core import Cohort, State
 from fedstrata.descent import Errand, Federation
@@ -44,6 +44,7 @@ class Pool:
         return {n: torch.cat([a[n] for a in answers]) for n in names}
 
     def train(self, server: Server, cohort: Cohort, brief: State, probes: frozenset[str]) -> Replies:
+        self._let_go(server.state)
         crew = self._ready(server.model, server.buffers, len(cohort))
         large_first = torch.argsort(cohort.stats["examples"], descending=True, stable=True).tolist()
 
@@ -84,9 +85,20 @@ class Pool:
             self.buffers[n].copy_(b)
         return self.crew
 
+    def _let_go(self, state: State) -> None:
+        """Leave the last round's updates to a part that kept some of them as they are."""
+        mine = self.delta.untyped_storage().data_ptr()
+        if len(self.delta) and any(v.untyped_storage().data_ptr() == mine for v in tree_leaves(state)):
+            self.close()
+            self.delta = self.delta.new_zeros(0, len(self.model))
+
     def _done(self, crew: Crew, jobs: Iterable[Any]) -> list[Any]:
         """The results in the order of the jobs."""
-        results = dict(crew.each(jobs))
+        try:
+            results = dict(crew.each(jobs))
+        except BaseException:
+            self.close()  # some are still at work, and their answers would be taken for others
+            raise
         return [results[i] for i in range(len(results))]
 
     def _lean(self, errand: Errand) -> Any:

@@ -11,8 +11,8 @@ from torch import Tensor
 from fedstrata.core import Cohort, State
 from fedstrata.descent import Federation, Steps, take_steps
 from fedstrata.errors import ClientError, FedstrataError
+from fedstrata.graphs import Captured
 from fedstrata.layout import Arrays
-from fedstrata.runtimes.threads import fitting_threads
 from fedstrata.runtimes.visit import InProcess, errand_for, joined, visit
 from fedstrata.server import Replies, Server
 from fedstrata.train import survey
@@ -33,6 +33,10 @@ class Stacked(InProcess):
         """How many clients are stacked."""
         return self.chunk or clients_at_once(self.fed)
 
+    def close(self) -> None:
+        if isinstance(self.steps, Captured):
+            self.steps.close()
+
     def survey(self, server: Server, names: frozenset[str], ids: Sequence[int]) -> Arrays:
         step = self.at_once
         chunks = [ids[i : i + step] for i in range(0, len(ids), step)]
@@ -42,11 +46,9 @@ class Stacked(InProcess):
     def train(self, server: Server, cohort: Cohort, brief: State, probes: frozenset[str]) -> Replies:
         step = self.at_once
         parts = [slice(i, i + step) for i in range(0, len(cohort), step)]
-        batch = self.fed.training.batch or int(self.fed.clients.sizes.max())
+        given = self.fed, self.vault, server, cohort, brief, probes
         try:
-            with fitting_threads(server.layout.size * batch * min(step, len(cohort))):
-                given = self.fed, self.vault, server, cohort, brief, probes
-                return joined([visit(*given, part, steps=self.steps) for part in parts])
+            return joined([visit(*given, part, steps=self.steps) for part in parts])
         except RuntimeError as e:
             if isinstance(e, FedstrataError):
                 raise
@@ -61,7 +63,7 @@ def clients_at_once(fed: Federation) -> int:
     layout, example = fed.task.layout, fed.clients.x[0].numel()
     batch = fed.training.batch or int(fed.clients.sizes.max())
     work = 10 * layout.size + 3 * batch * (example + activations(fed))  # copies of P held at the peak
-    return max(1, int(SHARE_OF_MEMORY * _memory(layout.device) / (work * layout.dtype.itemsize)))
+    return max(1, int(SHARE_OF_MEMORY * memory_of(layout.device) / (work * layout.dtype.itemsize)))
 
 
 def activations(fed: Federation) -> int:
@@ -82,7 +84,8 @@ def activations(fed: Federation) -> int:
     return sum(seen)
 
 
-def _memory(device: torch.device) -> int:
+def memory_of(device: torch.device) -> int:
+    """Bytes that a device has, or the machine."""
     if device.type == "cuda":
         return torch.cuda.get_device_properties(device).total_memory
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

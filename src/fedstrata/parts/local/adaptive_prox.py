@@ -31,6 +31,10 @@ class AdaptiveProx(Local):
             self.mu_init is None or self.mu_init >= 0, f"AdaptiveProx.mu_init must not be negative; got {self.mu_init}"
         )
 
+    @property
+    def additive(self):
+        return True  # it looks at models only
+
     def init(self, layout, population):
         return {"mu": layout.at(self.grain).full(self.mu if self.mu_init is None else self.mu_init)}
 

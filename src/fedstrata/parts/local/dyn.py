@@ -6,8 +6,9 @@ from typing import Literal, final
 import torch
 from torch import Tensor
 
-from fedstrata.core import Local, put_rows
+from fedstrata.core import Local
 from fedstrata.errors import check
+from fedstrata.tables import put_rows
 
 
 @final

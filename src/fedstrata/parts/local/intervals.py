@@ -52,7 +52,8 @@ class Intervals(Local):
         layout, number = round.layout.at("tensor"), round.cohort.number
         due = (number + 1) % state["interval"] == 0  # [T]
         gap = layout.distance(round.delta, proposal - round.old).square().mean(0)
-        noise = 4 * torch.finfo(proposal.dtype).eps * (layout.norm(round.old) + layout.norm(round.delta).mean(0))
+        length = round.updates.size("tensor") + round.updates.norm("tensor").mean(0)
+        noise = 4 * torch.finfo(proposal.dtype).eps * length
         gap = torch.where(gap > noise.square(), gap, 0.0) / state["interval"]  # what rounding makes does not count
         gap = torch.where(due, gap, state["discrepancy"])
         interval = state["interval"]

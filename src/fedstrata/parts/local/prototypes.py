@@ -36,6 +36,10 @@ class Prototypes(Local):
     def private(self):
         return frozenset({"labels"})
 
+    @property
+    def additive(self):
+        return self.by == "examples"
+
     def brief(self, state, cohort):
         number = torch.full_like(cohort.ids, cohort.number, dtype=torch.float64)
         return {n: v.expand(len(cohort), *v.shape) for n, v in state.items()} | {"round": number}

@@ -30,6 +30,10 @@ class Scaffold(Local):
     def private(self):
         return self.needs
 
+    @property
+    def additive(self):
+        return True  # of the uploads, their sum
+
     def init(self, layout, population):
         return {"c": layout.zeros()}
 
@@ -57,7 +61,7 @@ class Scaffold(Local):
     def _change(self, c: Tensor, round: Round) -> Tensor:
         """c_k' - c_k from what the server sees, for clients that upload nothing: their steps and their rate."""
         steps = round.cohort.stats.get("steps")
-        if self.option == 1 or steps is None or round.lr is None:
+        if self.option == 1 or steps is None or round.lr is None or "clients" in round.cohort.stats:
             or_else = "" if self.option == 1 else ", or its steps and the learning rate"
             raise NeedError(f"Scaffold needs each client's upload 'dc'{or_else}")
         return -c - round.delta / (steps * round.lr).to(c.dtype)[:, None]  # Eq. 4, option II

@@ -48,6 +48,10 @@ class SelectiveProx(Local):
     def asks(self):
         return self.needs if self.two_phase and self.threshold == "median" else frozenset()
 
+    @property
+    def additive(self):
+        return self.threshold != "median"
+
     def init(self, layout, population):
         if self.resources is not None and len(self.resources) != population:
             raise SettingError(f"SelectiveProx.resources has {len(self.resources)} entries for {population} clients")

@@ -23,6 +23,10 @@ class _FedOpt(Step):
     v_init: float | None = None  # tau**2, as the published box asks; Flower starts at 0 (D-18)
     bias_correction: bool = False  # Flower's FedAdam corrects, with the round counted from 1 (D-18)
 
+    @property
+    def additive(self):
+        return True
+
     def validate(self):
         name = type(self).__name__
         check(self.lr > 0, f"{name}.lr must be above 0; got {self.lr}")

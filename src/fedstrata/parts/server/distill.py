@@ -93,6 +93,6 @@ def _divergence(part: Proxy, student: Tensor, lesson: Tensor) -> Tensor:
 def around(round: Round, noise: Tensor) -> Tensor:
     """Models drawn from a Gaussian, [S, P]: w + |D| (mean u + std u noise), u the clients' updates of length 1."""
     layout = round.layout.at("tensor")
-    size = layout.norm(round.delta)  # [K, T]
+    size = round.updates.norm("tensor")  # [K, T]
     u = round.delta * layout.spread(torch.where(size > 0, 1 / size.clamp_min(1e-300), 0.0))
     return round.old + layout.spread(size.mean(0)) * (u.mean(0) + u.var(0, correction=0).sqrt() * noise)

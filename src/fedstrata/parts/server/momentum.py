@@ -14,6 +14,10 @@ class Rate(Step):
 
     lr: float = 1.0
 
+    @property
+    def additive(self):
+        return True
+
     def validate(self):
         check(self.lr > 0, f"Rate.lr must be above 0; got {self.lr}")
 
@@ -32,6 +36,10 @@ class Momentum(Step):
     beta: float = 0.9
     lr: float = 1.0
     dampening: float = 0.0
+
+    @property
+    def additive(self):
+        return True
 
     def validate(self):
         check(0 <= self.beta < 1, f"Momentum.beta must be in [0, 1); got {self.beta}")

@@ -18,6 +18,10 @@ class AWD(Step):
     strength: float = 0.02  # not given in the paper that compares with it
     slot = "shrink"
 
+    @property
+    def additive(self):
+        return True
+
     def validate(self):
         check(self.strength >= 0, f"AWD.strength must not be negative; got {self.strength}")
 
@@ -25,12 +29,12 @@ class AWD(Step):
         return {"rate": layout.at("model").full(0.0)}
 
     def step(self, state, proposal, round):
-        layout = round.layout.at("model")
-        size, move = layout.norm(round.old), layout.distance(proposal, round.old)
+        updates = round.updates
+        size, move = updates.size("model"), updates.move(proposal, "model")
         now = torch.where(size > 0, self.strength * move / size.clamp_min(1e-300), 0.0)
         rate = 0.1 * state["rate"] + 0.9 * now
         round.note(rate=rate)
-        return proposal - layout.spread(rate) * round.old, {"rate": rate}
+        return updates.blend(torch.ones_like(rate), proposal, -rate, round.old, "model"), {"rate": rate}
 
 
 @final
@@ -44,6 +48,10 @@ class AdaDecay(Step):
     alpha: float = 4.0
     strength: float = 5e-4  # not given in the paper that compares with it
     slot = "shrink"
+
+    @property
+    def additive(self):
+        return True
 
     def validate(self):
         check(self.strength >= 0, f"AdaDecay.strength must not be negative; got {self.strength}")

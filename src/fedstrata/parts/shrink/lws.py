@@ -8,7 +8,7 @@ from torch import Tensor
 
 from fedstrata.core import Round, Step
 from fedstrata.errors import SettingError, check
-from fedstrata.layout import Grain, Layout
+from fedstrata.layout import Grain
 
 Variant = Literal["full", "only_opt", "only_reg"]
 
@@ -32,15 +32,19 @@ class LWS(Step):
     def validate(self):
         check(self.beta >= 0, f"LWS.beta must not be negative; got {self.beta}")
 
+    @property
+    def looks(self):
+        return frozenset({"apart"})
+
     def step(self, state, proposal, round):
-        layout = round.layout.at(self.grain)
-        tau = layout.apart(round.delta).mean(0)  # [L]
-        size, move = layout.norm(round.old), layout.distance(proposal, round.old)
+        updates = round.updates
+        tau = updates.apart(self.grain).mean(0)  # [L]
+        size, move = updates.size(self.grain), updates.move(proposal, self.grain)
         gamma = torch.where(size > 0, size / (size + self.beta * tau * move).clamp_min(1e-300), 1.0)
         round.note(gamma=gamma, tau=tau)
-        shrunk = _shrunk(proposal, gamma, layout, round, self.variant)
+        shrunk = _shrunk(proposal, gamma, self.grain, round, self.variant)
         if self.skip_norm:
-            norm = torch.tensor(layout.norms(), device=proposal.device)
+            norm = torch.tensor(round.layout.norms(), device=proposal.device)
             shrunk = torch.where(round.layout.at("tensor").spread(norm) > 0, proposal, shrunk)
         return shrunk, state
 
@@ -54,6 +58,10 @@ class FixedShrink(Step):
     variant: Variant = "full"
     slot = "shrink"
 
+    @property
+    def additive(self):
+        return True
+
     def validate(self):
         check(self.gammas != (), "FixedShrink.gammas must have a value for each layer; got none")
         check(all(g > 0 for g in self.gammas or ()), f"FixedShrink.gammas must be above 0; got {self.gammas}")
@@ -65,18 +73,16 @@ class FixedShrink(Step):
         return {}
 
     def step(self, state, proposal, round):
-        layout = round.layout
-        given = self.gammas or torch.linspace(1, 0.96, layout.depth, dtype=torch.float64).tolist()
+        given = self.gammas or torch.linspace(1, 0.96, round.layout.depth, dtype=torch.float64).tolist()
         gamma = torch.tensor(given, dtype=torch.float64, device=proposal.device)
         round.note(gamma=gamma)
-        return _shrunk(proposal, gamma, layout, round, self.variant), state
+        return _shrunk(proposal, gamma, "layer", round, self.variant), state
 
 
-def _shrunk(proposal: Tensor, gamma: Tensor, layout: Layout, round: Round, variant: Variant) -> Tensor:
+def _shrunk(proposal: Tensor, gamma: Tensor, grain: Grain, round: Round, variant: Variant) -> Tensor:
     """From w' = w - gamma eta g - (1 - gamma) w: both terms, the first alone, or the second alone."""
-    g = layout.spread(gamma)
     if variant == "only_opt":
-        return round.old + g * (proposal - round.old)
+        return round.updates.blend(gamma, proposal, 1 - gamma, round.old, grain)
     if variant == "only_reg":
-        return proposal - (1 - g) * round.old
-    return g * proposal
+        return round.updates.blend(torch.ones_like(gamma), proposal, gamma - 1, round.old, grain)
+    return round.updates.scale(gamma, proposal, grain)

@@ -30,22 +30,24 @@ class OfficialLWS(Step):
         check(self.beta >= 0, f"OfficialLWS.beta must not be negative; got {self.beta}")
         check(0 <= self.low <= self.high, f"OfficialLWS needs 0 <= low <= high; got {self.low} and {self.high}")
 
+    @property
+    def looks(self):
+        return frozenset({"apart"})
+
     def init(self, layout, population):
         return {"gamma": layout.at("model").full(1.0).expand(max(groups(layout).values()) + 1).clone()}
 
     def step(self, state, proposal, round):
         layout = round.layout.at("tensor")
-        size = _within(layout, layout.norm(round.old), round.buffers.old)  # [G]
+        size = _within(layout, round.updates.size("tensor"), round.buffers.old)  # [G]
         moved = {n: round.buffers.mixed[n].double() - b.double() for n, b in round.buffers.old.items()}
-        move = _within(layout, layout.distance(proposal, round.old), moved)
+        move = _within(layout, round.updates.move(proposal, "tensor"), moved)
         apart = {n: b.double() - b.double().mean(0) for n, b in round.buffers.clients.items()}
-        tau = _within(layout, layout.apart(round.delta), apart).mean(0)
+        tau = _within(layout, round.updates.apart("tensor"), apart).mean(0)
         pull = (self.beta * tau).clamp(self.low, self.high)
         gamma = torch.where(size > 0, size / (size + pull * move).clamp_min(1e-300), 1.0)
         round.note(gamma=gamma, tau=tau)
-        group = groups(layout)
-        each = torch.tensor([group[n] for n, _ in layout.tensors], device=gamma.device)
-        return layout.spread(gamma[each]) * proposal, {"gamma": gamma}
+        return round.updates.scale(gamma[_groups_of_tensors(layout, gamma)], proposal, "tensor"), {"gamma": gamma}
 
     def treat(self, state, buffers, model, round):
         group = groups(round.layout)
@@ -55,13 +57,18 @@ class OfficialLWS(Step):
 def _within(layout: Layout, norms: Tensor, buffers: Arrays) -> Tensor:
     """Norms of groups, from those of their tensors [..., T] and from buffers of the same leading axes: [..., G]."""
     group, lead = groups(layout), norms.shape[:-1]
-    parts = [(group[n], s) for (n, _), s in zip(layout.tensors, norms.square().unbind(-1), strict=True)]
-    kept = {n: b for n, b in buffers.items() if n in group}  # some are in no state_dict
-    parts += [(group[n], b.double().square().reshape(*lead, -1).sum(-1)) for n, b in kept.items()]
     total = norms.new_zeros(*lead, max(group.values()) + 1)
-    for g, s in parts:
-        total[..., g] += s
+    total.index_add_(-1, _groups_of_tensors(layout, norms), norms.square())
+    for n, b in buffers.items():
+        if n in group:  # some are in no state_dict
+            total[..., group[n]] += b.double().square().reshape(*lead, -1).sum(-1)
     return total.sqrt()
+
+
+def _groups_of_tensors(layout: Layout, like: Tensor) -> Tensor:
+    """The group of each tensor, [T]."""
+    group = groups(layout)
+    return torch.tensor([group[n] for n, _ in layout.tensors], device=like.device)
 
 
 def groups(layout: Layout) -> dict[str, int]:

@@ -5,9 +5,10 @@ from typing import Literal, final
 
 import torch
 
-from fedstrata.core import Weigh, put_rows, rows
+from fedstrata.core import Weigh
 from fedstrata.errors import check
 from fedstrata.layout import Grain
+from fedstrata.tables import put_rows, rows
 
 
 @final
@@ -29,14 +30,17 @@ class Angle(Weigh):
     def validate(self):
         check(self.alpha > 0, f"Angle.alpha must be above 0; got {self.alpha}")
 
+    @property
+    def looks(self):
+        return frozenset({"angle"})
+
     def init(self, layout, population):
         angle = layout.at(self.grain).full(0.0).expand(population, -1).clone()  # [N, L]
         return {"angle": angle, "turns": angle.new_zeros(population, 1)}
 
     def weights(self, state, round):
-        layout, ids, share = round.layout.at(self.grain), round.cohort.ids, round.share
-        mean = share.to(round.delta.dtype) @ round.delta  # [P]
-        angle = torch.arccos(layout.cos(round.delta, mean))  # [K, L]  Eq. 1, with gradient norms (D-05)
+        ids, share = round.cohort.ids, round.share
+        angle = torch.arccos(round.updates.cos_mean(self.grain))  # [K, L]  Eq. 1, with gradient norms (D-05)
         turns, old = rows(state["turns"], ids), rows(state["angle"], ids)
         t = turns + 1 if self.count == "turns" else torch.full_like(turns, round.cohort.number + 1)
         smooth = torch.where(turns > 0, (t - 1) / t * old + angle / t, angle)  # Eq. 4

@@ -31,12 +31,15 @@ class Dawa(Weigh):
     def validate(self):
         check(self.warmup_rounds >= 0, f"Dawa.warmup_rounds must not be negative; got {self.warmup_rounds}")
 
+    @property
+    def looks(self):
+        return frozenset({"moved"})
+
     def weights(self, state, round):
-        layout = round.layout.at(self.grain)
-        share = round.share[:, None].expand(-1, layout.depth)
+        share = round.share[:, None].expand(-1, round.layout.at(self.grain).depth)
         if round.cohort.number < self.warmup_rounds:
             return share, state
-        cos = layout.cos(round.delta, round.old, when_zero=1.0, moved=True)  # [K, L]
+        cos = round.updates.cos_old(self.grain, when_zero=1.0)  # [K, L]
         round.note(cosine=cos)
         cos = cos if self.floor is None else cos.clamp_min(self.floor)
         total = cos.sum(0)

@@ -6,8 +6,9 @@ from typing import final
 import torch
 from torch import Tensor
 
-from fedstrata.core import Weigh, put_rows, rows
+from fedstrata.core import Weigh
 from fedstrata.errors import NeedError, check
+from fedstrata.tables import put_rows, rows
 
 
 @final
@@ -31,7 +32,7 @@ class Q(Weigh):
         if round.lr is None:
             raise NeedError("Q needs the clients' learning rate: give lr")
         f = round.cohort.stats["loss"].double() + 1e-10  # [K]
-        d2 = (round.layout.at("model").norm(round.delta)[:, 0] / round.lr).square()
+        d2 = (round.updates.norm("model")[:, 0] / round.lr).square()
         total = (self.q * f ** (self.q - 1) * d2 + f**self.q / round.lr).sum()
         return (f**self.q / round.lr / total)[:, None], state
 

@@ -29,15 +29,17 @@ class FedGAReconstruction(Weigh):
     def needs(self):
         return frozenset({"proxy"}) if self.by == "validation" else frozenset()
 
+    @property
+    def looks(self):
+        return frozenset({"angle"}) if self.by == "contribution" else frozenset()
+
     def weights(self, state, round):
         raw = self._contribution(round) if self.by == "contribution" else self._validation(round)
         return torch.where(raw.sum() > 0, raw / raw.sum().clamp_min(1e-300), round.share)[:, None], state
 
     def _contribution(self, round: Round) -> Tensor:
-        layout, share = round.layout.at("model"), round.share
-        mean = share.to(round.delta.dtype) @ round.delta
-        size = layout.norm(mean)
-        score = (layout.dot(round.delta, mean) / size.clamp_min(1e-300)).clamp_min(0)[:, 0] * (size > 0)
+        share, updates = round.share, round.updates
+        score = (updates.norm("model") * updates.cos_mean("model")).clamp_min(0)[:, 0]  # <D_k, mean D> / |mean D|
         kept = torch.argsort(score, descending=True, stable=True)[: self.m]
         round.note(contribution=score)
         return torch.zeros_like(score).index_copy(0, kept, (share * score)[kept])

@@ -3,8 +3,6 @@
 from dataclasses import dataclass
 from typing import final
 
-import torch
-
 from fedstrata.core import Weigh
 
 
@@ -12,6 +10,13 @@ from fedstrata.core import Weigh
 @dataclass(frozen=True)
 class BySize(Weigh):
     """FedAvg (McMahan et al. 2017, Alg. 1): p_k = n_k / n over the cohort."""
+
+    @property
+    def looks(self):
+        return frozenset({"average"})
+
+    def mass(self, stats):
+        return stats["examples"]
 
     def weights(self, state, round):
         return round.share[:, None], state
@@ -22,6 +27,13 @@ class BySize(Weigh):
 class Equal(Weigh):
     """1 / K for every client of the cohort that has data."""
 
+    @property
+    def looks(self):
+        return frozenset({"average"})
+
+    def mass(self, stats):
+        return stats.get("clients", stats["examples"] > 0).double()
+
     def weights(self, state, round):
-        has = (round.share > 0).double()
-        return (has / torch.sum(has))[:, None], state
+        has = self.mass(round.cohort.stats)
+        return (has / has.sum())[:, None], state

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 import torch
 
 TINY = 2e7
-"""Multiplications of a step below which one thread is used."""
+"""Multiplications of a cohort's step below which one thread is used."""
 
 
 def cores() -> int:

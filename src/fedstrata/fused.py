@@ -1,0 +1,201 @@
+"""The compiled loops of `kernels` for tensors: where they can be used, over which blocks, by how many threads.
+
+numba is optional (`pip install fedstrata[fast]`): without it, on an accelerator, for other types than float32 and
+float64 and for small matrices, torch does the same in more passes.
+"""
+
+import os
+import warnings
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import cache
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fedstrata import memory
+from fedstrata.layout import Layout
+
+Array = NDArray[Any]
+
+SMALLEST = 2_000_000
+"""Numbers from which on it pays to import numba, half a second, and to hand work to threads."""
+
+LOOK = 160 * 1024
+"""Bytes of a block of all clients in a pass that looks at it several times: it and the next one stay in the cache."""
+
+STREAM = 64 * 1024
+"""Bytes of a block of one client in a pass that looks at it once: long runs are what memory is fastest at."""
+
+
+@cache
+def kernels() -> Any:
+    """The compiled loops; None where numba is missing or does not work."""
+    try:
+        from fedstrata import kernels
+    except ImportError:
+        return None
+    try:
+        kernels.try_out()
+    except Exception as e:  # whatever a numba of another version, or a broken cache, may raise
+        why = (str(e) or type(e).__name__).splitlines()[0]
+        warnings.warn(f"numba does not work here ({why}), so the server is slower", RuntimeWarning, stacklevel=2)
+        return None
+    return kernels
+
+
+def fits(delta: Tensor, old: Tensor) -> bool:
+    """Whether the compiled loops can take these updates of this model, and pay."""
+    return len(delta) > 0 and delta.numel() >= SMALLEST and plain(delta, old) and kernels() is not None
+
+
+def plain(*tensors: Tensor) -> bool:
+    """Whether these lie in a CPU's memory without gaps, as float32 all or float64 all, and need no gradient."""
+    dtype = tensors[0].dtype
+    return dtype in (torch.float32, torch.float64) and all(
+        t.dtype == dtype and t.device.type == "cpu" and t.is_contiguous() and not t.requires_grad for t in tensors
+    )
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """Where the blocks of a pass begin and end, [N] each: none crosses a tensor."""
+
+    begin: Array
+    end: Array
+
+    def __len__(self) -> int:
+        return len(self.begin)
+
+    @classmethod
+    def of(cls, layout: Layout, width: int) -> "Blocks":
+        """The blocks of this many columns at most; the same ones are asked for in every round."""
+        made = layout.memo.get(("blocks", width))
+        if made is None:
+            spans = [(a, b) for a, b in layout.at("tensor").spans() if b > a]
+            begin = np.concatenate([np.arange(a, b, width) for a, b in spans])
+            end = np.concatenate([np.append(np.arange(a + width, b, width), b) for a, b in spans])
+            made = layout.memo["blocks", width] = cls(begin, end)
+        return made
+
+    def owners(self, layout: Layout) -> Array:
+        """The layer of each block, [N]."""
+        made = layout.memo.get(("owners", len(self)))
+        if made is None:
+            ends = np.cumsum(layout.lengths)
+            made = layout.memo["owners", len(self)] = np.searchsorted(ends, self.begin, side="right")
+        return made
+
+
+@dataclass(frozen=True)
+class Sums:
+    """What a pass has added up, block by block, in float64."""
+
+    blocks: Blocks
+    first: int  # of the references that clients were compared with
+    rows: Array  # [3, N, 2, K] by reference: |delta_k|^2, and the product with it or the squared distance to it
+    sizes: Array  # [N, 5] |reference|^2 of each, |old|^2, |average - old|^2
+
+    def finite(self) -> bool:
+        """Whether no |delta_k|^2 is NaN or infinite."""
+        return bool(np.isfinite(self.rows[self.first, :, 0].sum()))
+
+    def of_clients(self, reference: int, which: int, layout: Layout) -> Tensor:
+        """[K, L]."""
+        return self._at(self.rows[reference, :, which], layout)
+
+    def of_vector(self, which: int, layout: Layout) -> Tensor:
+        """[L]."""
+        return self._at(self.sizes[:, which : which + 1], layout)[0]
+
+    def _at(self, blocks: Array, layout: Layout) -> Tensor:
+        total = np.empty((blocks.shape[1], layout.depth))
+        kernels().gather(blocks, self.blocks.owners(layout), total)
+        return torch.from_numpy(total)
+
+
+def look(
+    layout: Layout, delta: Tensor, old: Tensor, weights: Tensor, kinds: dict[int, str], writes: bool
+) -> tuple[Sums, Tensor]:
+    """One pass over the updates: (its sums, old + their mean by these weights if that is to be written, else old).
+
+    `kinds` says what is summed up of each client and a reference: "SQUARE", "DOT" or "GAP".
+    """
+    x, loops, k = delta.numpy(), kernels(), len(delta)
+    width = max(128, LOOK // (k * x.itemsize) // 64 * 64)
+    blocks = Blocks.of(layout, min(width, STREAM // x.itemsize))
+    both = np.stack([_padded(weights.numpy(), x.dtype), _padded(np.ones(k), x.dtype)])
+    scale = np.array([1, 1 / k, -1])
+    asked = np.array([getattr(loops, kinds.get(q, "NOTHING")) for q in range(3)])
+    rows = memory.array(3 * len(blocks) * 2 * k, np.float64).reshape(3, len(blocks), 2, k)
+    sizes, out = np.empty((len(blocks), 5)), vector_like(old) if writes else old
+    given = x, old.numpy(), both, scale, asked, writes, blocks.begin, blocks.end
+    _run(loops.look, len(blocks), *given, rows, sizes, out.numpy())
+    return Sums(blocks, min(kinds), rows, sizes), out
+
+
+def mix(layout: Layout, delta: Tensor, old: Tensor, weights: Tensor, keep: Tensor) -> Tensor:
+    """keep_l old + sum_k weights_k,l delta_k, layer by layer: [P] from weights [K, L] and keep [L]."""
+    x, out = delta.numpy(), vector_like(old)
+    blocks = Blocks.of(layout, STREAM // x.itemsize)
+    scalars = _padded(weights.numpy().T, x.dtype), keep.numpy().astype(x.dtype)
+    where = blocks.begin, blocks.end, blocks.owners(layout)
+    _run(kernels().mix, len(blocks), x, old.numpy(), *scalars, *where, out.numpy())
+    return out
+
+
+def blend(layout: Layout, a: Tensor, x: Tensor, b: Tensor, y: Tensor) -> Tensor:
+    """a_l x + b_l y, layer by layer: [P] from scalars [L]."""
+    out, dtype = vector_like(x), x.numpy().dtype
+    blocks = Blocks.of(layout, STREAM // dtype.itemsize)
+    scalars = a.numpy().astype(dtype), b.numpy().astype(dtype)
+    where = blocks.begin, blocks.end, blocks.owners(layout)
+    _run(kernels().blend, len(blocks), x.numpy(), y.numpy(), *scalars, *where, out.numpy())
+    return out
+
+
+def square(layout: Layout, x: Tensor) -> float:
+    """|x|^2, in float64."""
+    blocks = Blocks.of(layout, STREAM // x.element_size())
+    out = np.empty(len(blocks))
+    _run(kernels().square, len(blocks), x.numpy(), blocks.begin, blocks.end, out)
+    return float(out.sum())
+
+
+def vector_like(old: Tensor) -> Tensor:
+    """A vector of such length and type, of any values."""
+    return torch.from_numpy(memory.array(len(old), old.numpy().dtype))
+
+
+def _padded(weights: Array, dtype: Any) -> Array:
+    """Weights [..., K] with zeros up to the next multiple of the rows that the loops take at a time."""
+    k, rows = weights.shape[-1], kernels().ROWS
+    wide = np.zeros((*weights.shape[:-1], -(-k // rows) * rows), dtype)
+    wide[..., :k] = weights
+    return wide
+
+
+def _run(loop: Callable[..., None], n: int, *args: Any) -> None:
+    """Blocks 0 to n of a loop, by as many threads as torch has; who is done early takes the next piece."""
+    threads = min(torch.get_num_threads(), n)
+    pieces = iter(list(pairwise(np.linspace(0, n, 4 * threads + 1 if threads > 1 else 2).astype(int).tolist())))
+    others = [_pool(os.getpid(), threads).submit(_work, loop, args, pieces) for _ in range(threads - 1)]
+    _work(loop, args, pieces)
+    for other in others:
+        other.result()
+
+
+def _work(loop: Callable[..., None], args: tuple[Any, ...], pieces: Iterator[tuple[int, int]]) -> None:
+    for first, last in pieces:
+        loop(*args, first, last)
+
+
+@cache
+def _pool(_process: int, threads: int) -> ThreadPoolExecutor:
+    """The threads of this process: those of the one that it was forked from are not here."""
+    return ThreadPoolExecutor(threads, "fedstrata")

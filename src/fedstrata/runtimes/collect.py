@@ -1,0 +1,67 @@
+"""A cohort's replies within the memory that there is: all of them at once, or a few at a time, merged as they come."""
+
+from dataclasses import replace
+
+from torch.utils._pytree import tree_map
+
+from fedstrata.core import Cohort, State
+from fedstrata.descent import Federation
+from fedstrata.errors import SettingError
+from fedstrata.merge import merged
+from fedstrata.runtimes.stacked import memory_of
+from fedstrata.runtimes.visit import Runtime, joined
+from fedstrata.server import OnNonFinite, Replies, Server, screen
+
+COPIES = 3
+"""What a client's update takes: itself, what it uploads besides, and what is worked out from it."""
+
+SHARE_OF_MEMORY = 0.5
+"""What the updates of a round may take unless somebody says."""
+
+
+def updates_at_once(fed: Federation, memory: float | None) -> int:
+    """How many updates there is room for; a recipe that must see them all at once says so if they do not fit."""
+    layout, clients = fed.task.layout, fed.recipe.select.size(len(fed.clients))
+    has = memory * 2**30 if memory is not None else SHARE_OF_MEMORY * memory_of(layout.device)
+    each = COPIES * layout.size * layout.dtype.itemsize
+    room = max(1, int(has / each))
+    if clients > room and not fed.recipe.streams:
+        raise SettingError(
+            f"the updates of {clients} clients take {clients * each / 2**30:.3g} GiB, there are {has / 2**30:.3g}, and "
+            f"{' and '.join(fed.recipe.single)} must see each by itself; choose fewer clients a round, e.g. "
+            f"select = Sample(k={room}), or give more memory"
+        )
+    return room
+
+
+def collect(
+    fed: Federation,
+    runtime: Runtime,
+    server: Server,
+    cohort: Cohort,
+    brief: State,
+    probes: frozenset[str],
+    on_nonfinite: OnNonFinite,
+    room: int | None = None,
+) -> tuple[Replies, list[int]]:
+    """(the usable replies, the ids of the others); merged where there is no room for all of them."""
+    if room is None or len(cohort) <= room:
+        return screen(runtime.train(server, cohort, brief, probes), server.number, on_nonfinite, fed.recipe, cohort)
+    parts, dropped = list[Replies](), list[int]()
+    for begin in range(0, len(cohort), room):
+        some, told = _piece(cohort, brief, slice(begin, begin + room))
+        replies, bad = screen(runtime.train(server, some, told, probes), server.number, on_nonfinite, fed.recipe, some)
+        dropped += bad
+        if len(replies.ids):
+            parts.append(merged(fed.recipe, server, some, replies))
+    return (joined(parts) if parts else _nobody(server, cohort)), dropped
+
+
+def _piece(cohort: Cohort, brief: State, part: slice) -> tuple[Cohort, State]:
+    """Some clients of the cohort and their briefs."""
+    ids, stats, told = tree_map(lambda v: v[part], (cohort.ids, cohort.stats, brief))
+    return replace(cohort, ids=ids, stats=stats), told
+
+
+def _nobody(server: Server, cohort: Cohort) -> Replies:
+    return Replies(cohort.ids[:0], server.model.new_zeros(0, server.layout.size))

@@ -1,0 +1,52 @@
+import gc
+
+import numpy as np
+import torch
+
+from fedstrata import memory
+
+
+def address(t: torch.Tensor) -> int:
+    return t.data_ptr()
+
+
+def lend(n: int = 1000) -> torch.Tensor:
+    return torch.from_numpy(memory.array(n, np.float32))
+
+
+def test_memory_is_lent_again_once_nobody_holds_it():
+    one = lend()
+    place = address(one)
+    other = lend()
+    assert address(other) != place
+    del one
+    gc.collect()
+    assert address(lend()) == place
+
+
+def test_a_view_holds_it():
+    for view in (lambda t: t[5:], lambda t: t.view(10, 100), lambda t: t.numpy()[3:], lambda t: t.detach()):
+        whole = lend()
+        place, held = address(whole), view(whole)
+        del whole
+        gc.collect()
+        assert address(lend()) != place
+        del held
+    rows = memory.array(24, np.float64).reshape(2, 3, 4)
+    place, part = rows.ctypes.data, rows[1, :, 2]
+    del rows
+    gc.collect()
+    assert memory.array(24, np.float64).ctypes.data != place
+    assert part.shape == (3,)
+
+
+def test_little_is_kept():
+    held = [lend(500) for _ in range(memory.KEPT + 3)]
+    del held
+    gc.collect()
+    assert len(memory._spare[500, "<f4"]) == memory.KEPT
+    for n in range(600, 600 + memory.KINDS):
+        lend(n)
+    gc.collect()
+    assert (500, "<f4") not in memory._spare
+    assert len(memory._spare) == memory.KINDS
