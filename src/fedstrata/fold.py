@@ -92,7 +92,7 @@ def _linear(self: nn.Linear, x: Tensor) -> Tensor:
 def _narrow(self: nn.Linear, x: Tensor) -> Tensor:
     """x W^T + b as (W x^T + b)^T, which a CPU does half as fast again where there are few outputs."""
     inside = self.weight @ x.mT if self.bias is None else torch.addmm(self.bias[:, None], self.weight, x.mT)
-    return inside.mT
+    return inside.mT.contiguous()  # as a model may view it
 
 
 def _convolution(self: Any, x: Tensor) -> Tensor:
