@@ -125,3 +125,13 @@ def test_such_models_are_found_out_by_trying():
         assert task.takes_channels_last(w, buffers, x) == well
         fed = choose.Federation(fs.recipes.fedavg(), task, clients(), fs.SGD())
         assert choose.suited(fed, "apart", (w, buffers), 1).channels_last == well
+
+
+def test_images_of_one_channel_are_laid_out_too():
+    """By their strides alone they could be either, and then torch takes the slow way."""
+    task = replace(Task.of(nn.Conv2d(1, 2, 3)), channels_last=True)
+    seen = []
+    task.eval_mode.register_forward_pre_hook(lambda _, args: seen.append(args[0].stride()))
+    with task.scoring(torch.zeros(task.layout.size), {}) as outputs:
+        outputs(torch.zeros(4, 1, 5, 6))
+    assert seen == [(30, 1, 6, 1)]
