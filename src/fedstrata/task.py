@@ -268,11 +268,15 @@ class Task:
 
     def try_out(self, w: Tensor, buffers: Arrays, x: Tensor, y: Tensor) -> None:
         """Raise about a model, loss or metric that does not fit the data, before anything is trained."""
-        x, some = x[:64], y[:64]
+        x, some = x[:64].clone(), y[:64]
+        version = x._version
         try:
             outputs = self.forward(w, buffers, x).outputs
         except (RuntimeError, ValueError, TypeError, IndexError) as e:
             raise DataError(f"the model does not take examples of shape {tuple(x.shape[1:])}: {in_short(e)}") from e
+        if x._version != version:
+            ways = "as x.sub_(1) does, or a first layer with inplace=True"
+            raise ModelError(f"the model's forward changes its examples in place, {ways}; let it make new ones")
         if self.loss is cross_entropy and (y.is_floating_point() or y.dim() > 1 or int(y.max()) >= outputs.shape[1]):
             given = f"{y.dtype} targets of shape {tuple(y.shape)} up to {float(y.max()):g}"
             need = f"whole-number labels below {outputs.shape[1]}, one an example"
