@@ -119,12 +119,43 @@ def test_a_model_that_views_memory_its_own_way_trains(recipe: str, engine: Any):
     assert run.final["train"]["loss"] > 0
 
 
-def test_such_models_are_found_out_by_trying():
-    for make, well in ((CONVOLVING["cnn_bn"], True), (CONVOLVING["groups"], True), (Viewing, False), (Striding, False)):
-        task, w, buffers, x = ready(make())
-        assert task.takes_channels_last(w, buffers, x) == well
+def by_instance() -> nn.Module:
+    """Whose gradient for one image alone torch gets wrong in this layout."""
+    layers = nn.Conv2d(3, 4, 3), nn.InstanceNorm2d(4), nn.Conv2d(4, 2, 3), nn.Flatten(), nn.Linear(32, 3)
+    return nn.Sequential(*layers)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize(
+    ("make", "well"),
+    [*((m, True) for m in CONVOLVING.values()), (Viewing, False), (Striding, False), (by_instance, False)],
+)
+def test_such_models_are_found_out_by_trying(make: Callable[[], nn.Module], well: bool, dtype: torch.dtype):
+    torch.manual_seed(0)
+    made = make().to(dtype)
+    for zeros in (False, True):  # which hide what is before the last layer
+        if zeros:
+            nn.init.zeros_(list(made.parameters())[-2])
+        task = Task.of(made)
+        w = task.layout.flatten(dict(made.named_parameters()))
+        assert task.takes_channels_last(w, buffers_of(made), examples(SHAPE)[0].to(dtype)) == well
+
+
+def test_engines_heed_the_trial():
+    for make, well in ((CONVOLVING["cnn_bn"], True), (Viewing, False)):
+        task, w, buffers, _ = ready(make())
         fed = choose.Federation(fs.recipes.fedavg(), task, clients(), fs.SGD())
-        assert choose.suited(fed, "apart", (w, buffers), 1).channels_last == well
+        for engine in ("apart", "pool", "stacked"):
+            assert choose.suited(fed, engine, (w, buffers), 1).channels_last == well
+
+
+def test_one_image_alone_has_the_right_gradient_whatever_the_layers():
+    """Clients of one image each: in a layout that torch gets wrong, the run would be another."""
+    torch.manual_seed(0)
+    made, x = by_instance().double(), examples(SHAPE)[0]
+    found = [fs.simulate("fedavg", made, [(v[None], [0]) for v in x], rounds=2, engine=e).model.state_dict()
+             for e in ("apart", "stacked")]  # fmt: skip
+    torch.testing.assert_close(found[0], found[1], rtol=0, atol=1e-10)
 
 
 def test_images_of_one_channel_are_laid_out_too():

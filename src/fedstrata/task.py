@@ -169,13 +169,9 @@ class Task:
         return Forward(unfold(seen.outputs, k), features, seen.buffers)
 
     def folds_well(self, w: Tensor, buffers: Arrays, x: Tensor, y: Tensor) -> bool:
-        """Whether different clients folded together give what each gives alone, on a few different examples.
-
-        Their models are near w, and not at it, where zeros of an initialisation could hide what is behind them.
-        """
+        """Whether different clients folded together give what each gives alone, on a few different examples."""
         k, size = 3, max(1, len(x) // 3)
-        draw = torch.randn(k, len(w), generator=torch.Generator().manual_seed(0)).to(w)
-        models = w + 0.3 * max(0.01, float(w.double().square().mean().sqrt())) * draw
+        models = _near(w, k)
         rows = torch.arange(k * size, device=x.device).view(k, size) % len(x)
         own = {n: b.expand(k, *b.shape) for n, b in buffers.items()}
         noise = torch.arange(k, device=w.device) if self.noisy else None
@@ -193,19 +189,33 @@ class Task:
         return all(torch.allclose(a, b, rtol=1e-3, atol=1e-3 * float(b.double().abs().max())) for a, b in pairs)
 
     def takes_channels_last(self, w: Tensor, buffers: Arrays, x: Tensor) -> bool:
-        """Whether the model gives the same for images laid out so; some take for granted how numbers lie in memory."""
-        other, own = replace(self, channels_last=True), {n: b[None] for n, b in buffers.items()}
-        noise = torch.zeros(1, dtype=torch.long, device=w.device) if self.noisy else None
-        with torch.no_grad(), seeded(0, w.device):
-            try:
-                with self.scoring(w, buffers) as outputs:
-                    wanted = outputs(x)
-                with other.scoring(w, buffers) as outputs:
-                    found = outputs(x)
-                other.stacked(w[None], own, x[None], None, noise)
-            except Exception:
-                return False
-        return torch.allclose(found, wanted, rtol=1e-3, atol=1e-3 * float(wanted.double().abs().max()))
+        """Whether outputs and gradients are the same for images laid out so, and for one image alone.
+
+        Some models take for granted how numbers lie in memory; torch's InstanceNorm gives one image a wrong gradient.
+        """
+        w, other = _near(w, 1)[0], replace(self, channels_last=True)
+        try:
+            pairs = [p for b in (x, x[:1]) for p in zip(*(t._tried(w, buffers, b) for t in (self, other)), strict=True)]
+        except Exception:
+            return False
+        tolerance = max(1e-3, 30 * torch.finfo(self.layout.dtype).eps)
+        most = max(float(a.abs().max()) for a, _ in pairs)
+        return all(
+            torch.allclose(a, b, rtol=tolerance, atol=tolerance * (float(a.abs().max()) + 0.01 * most))
+            for a, b in pairs
+        )
+
+    def _tried(self, w: Tensor, buffers: Arrays, x: Tensor) -> list[Tensor]:
+        """Outputs in both modes, and the gradients of something that all outputs matter to, tensor by tensor."""
+        own, noise = {n: b[None] for n, b in buffers.items()}, torch.zeros(1, dtype=torch.long) if self.noisy else None
+        with seeded(0, w.device), torch.enable_grad():
+            with self.scoring(w, buffers) as outputs:
+                found = [outputs(x)]
+            w = w.detach().requires_grad_()
+            made = self.stacked(w[None], own, x[None], None, noise).outputs[0]
+            weights = torch.linspace(-1, 2, made.numel(), dtype=made.dtype).view(made.shape)
+            (gradient,) = torch.autograd.grad((weights * made).square().sum(), w)
+        return [*found, made.detach(), *self.layout.unflatten(gradient).values()]
 
     def _vmapped(self, w: Tensor, buffers: Arrays, x: Tensor, given: Arrays) -> Forward:
         def alone(w: Tensor, buffers: Arrays, x: Tensor, given: Arrays) -> tuple[Tensor, list[Tensor], Arrays]:
@@ -260,11 +270,15 @@ class Task:
 
     def try_out(self, w: Tensor, buffers: Arrays, x: Tensor, y: Tensor) -> None:
         """Raise about a model, loss or metric that does not fit the data, before anything is trained."""
-        x, some = x[:64], y[:64]
+        x, some = x[:64].clone(), y[:64]
+        version = x._version
         try:
             outputs = self.forward(w, buffers, x).outputs
         except (RuntimeError, ValueError, TypeError, IndexError) as e:
             raise DataError(f"the model does not take examples of shape {tuple(x.shape[1:])}: {in_short(e)}") from e
+        if x._version != version:
+            ways = "as x.sub_(1) does, or a first layer with inplace=True"
+            raise ModelError(f"the model's forward changes its examples in place, {ways}; let it make new ones")
         if self.loss is cross_entropy and (y.is_floating_point() or y.dim() > 1 or int(y.max()) >= outputs.shape[1]):
             given = f"{y.dtype} targets of shape {tuple(y.shape)} up to {float(y.max()):g}"
             need = f"whole-number labels below {outputs.shape[1]}, one an example"
@@ -286,6 +300,12 @@ class Task:
         if values.dim() > 0:
             return values.reshape(len(outputs), -1).mean(-1)
         return vmap(lambda o, t: self.loss(o[None], t[None]))(outputs, y)
+
+
+def _near(w: Tensor, k: int) -> Tensor:
+    """Some models near one, [k, P], and not at it, where zeros of an initialisation could hide what is behind them."""
+    draw = torch.randn(k, len(w), generator=torch.Generator().manual_seed(0)).to(w)
+    return w + 0.3 * max(0.01, float(w.double().square().mean().sqrt())) * draw
 
 
 class Head(nn.Module):

@@ -178,3 +178,27 @@ def test_a_loss_that_averages_gives_the_same_as_one_that_does_not():
     model, losses = nn.Linear(6, 3).double(), ("cross_entropy", nn.CrossEntropyLoss())
     runs = [fs.simulate(R.fedavg(), model, unequal_clients(), rounds=2, loss=f, training=TRAIN) for f in losses]
     torch.testing.assert_close(runs[0].model.state_dict(), runs[1].model.state_dict(), rtol=0, atol=1e-12)
+
+
+class Scaling(nn.Module):
+    """Prepares its examples within the forward pass, in place or not."""
+
+    def __init__(self, in_place: bool):
+        super().__init__()
+        self.layer, self.in_place = nn.Linear(6, 3, dtype=torch.float64), in_place
+
+    def forward(self, x):
+        return self.layer(x.sub_(0.5).mul_(2) if self.in_place else (x - 0.5) * 2)
+
+
+@pytest.mark.parametrize("engine", ["stacked", "pool", "apart"])
+def test_a_forward_that_changes_the_examples_themselves_is_refused(engine):
+    """Or every evaluation would be of other data than the one before, and so would the next run's."""
+    clients, x = unequal_clients(), torch.randn(9, 6, dtype=torch.float64)
+    kept = clients.x.clone(), x.clone()
+    for model in (Scaling(True), nn.Sequential(nn.ReLU(inplace=True), nn.Linear(6, 3, dtype=torch.float64))):
+        with pytest.raises(fs.FedstrataError, match="changes its examples in place"):
+            fs.simulate("fedavg", model, clients, rounds=1, engine=engine, test=(x, [0] * 9))
+    fs.simulate("fedavg", Scaling(False), clients, rounds=1, engine=engine, test=(x, [0] * 9))
+    assert torch.equal(clients.x, kept[0])
+    assert torch.equal(x, kept[1])

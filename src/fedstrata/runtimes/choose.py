@@ -2,6 +2,7 @@
 
 import sys
 from dataclasses import replace
+from functools import partial
 from multiprocessing import current_process
 from typing import Literal
 
@@ -15,7 +16,7 @@ from fedstrata.evaluate import Sets
 from fedstrata.graphs import Captured
 from fedstrata.layout import Arrays
 from fedstrata.runtimes.apart import Apart
-from fedstrata.runtimes.crew import can_differentiate
+from fedstrata.runtimes.crew import aside, can_differentiate
 from fedstrata.runtimes.pool import Pool
 from fedstrata.runtimes.stacked import Stacked, activations
 from fedstrata.runtimes.vault import Vault
@@ -101,9 +102,10 @@ def suited(fed: Federation, engine: Engine, at: tuple[Tensor, Arrays], rounds: i
     task, x = fed.task, fed.clients.x
     rows = torch.linspace(0, len(x) - 1, min(len(x), TRIED)).long().to(x.device)  # of several clients
     some, targets = x[rows], fed.clients.y[rows]
-    images = x.device.type == "cpu" and x.dim() == 4 and convolves(task.train_mode)
     folds = task.folds and (engine != "stacked" or task.folds_well(*at, some, targets))
-    last = images and task.takes_channels_last(*at, some)
+    images = x.device.type == "cpu" and x.dim() == 4 and convolves(task.train_mode)
+    tried = partial(task.takes_channels_last, *at, some)  # aside, as gradients taken here may spoil those of workers
+    last = images and (aside(tried) if engine == "pool" else tried())
     looked_at = fed.recipe.select.size(len(fed.clients)) / len(fed.clients) * fed.training.epochs + 1  # and evaluated
     work = rounds * looked_at * len(x) * task.layout.size
     compiled = engine == "stacked" and fed.augment is None and compiles(task, x, fed.clients.y, work)

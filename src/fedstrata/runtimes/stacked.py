@@ -1,7 +1,8 @@
 """Sampled clients stacked on one device, in chunks that fit its memory."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -40,22 +41,28 @@ class Stacked(InProcess):
     def survey(self, server: Server, names: frozenset[str], ids: Sequence[int]) -> Arrays:
         step = self.at_once
         chunks = [ids[i : i + step] for i in range(0, len(ids), step)]
-        answers = [survey(self.fed, errand_for(self.fed, self.vault, server, c, names)) for c in chunks]
+        with _told(server.number):
+            answers = [survey(self.fed, errand_for(self.fed, self.vault, server, c, names)) for c in chunks]
         return {n: torch.cat([a[n] for a in answers]) for n in names}
 
     def train(self, server: Server, cohort: Cohort, brief: State, probes: frozenset[str]) -> Replies:
         step = self.at_once
         parts = [slice(i, i + step) for i in range(0, len(cohort), step)]
         given = self.fed, self.vault, server, cohort, brief, probes
-        try:
+        with _told(server.number):
             return joined([visit(*given, part, steps=self.steps) for part in parts])
-        except RuntimeError as e:
-            if isinstance(e, FedstrataError):
-                raise
-            what = f"round {server.number}: the stacked clients failed ({str(e).splitlines()[0]})"
-            raise ClientError(
-                f"{what}; engine = 'apart' names the client, and runs models that vmap cannot stack"
-            ) from e
+
+
+@contextmanager
+def _told(number: int) -> Iterator[None]:
+    """What fails here says the round, and what to do."""
+    try:
+        yield
+    except RuntimeError as e:
+        if isinstance(e, FedstrataError):
+            raise
+        what = f"round {number}: the stacked clients failed ({str(e).splitlines()[0]})"
+        raise ClientError(f"{what}; engine = 'apart' names the client, and runs models that vmap cannot stack") from e
 
 
 def clients_at_once(fed: Federation) -> int:
