@@ -146,7 +146,7 @@ def test_engines_heed_the_trial():
         task, w, buffers, _ = ready(make())
         fed = choose.Federation(fs.recipes.fedavg(), task, clients(), fs.SGD())
         for engine in ("apart", "pool", "stacked"):
-            assert choose.suited(fed, engine, (w, buffers)).channels_last == well
+            assert choose.suited(fed, engine, (w, buffers), 1).channels_last == well
 
 
 def test_one_image_alone_has_the_right_gradient_whatever_the_layers():
@@ -156,3 +156,13 @@ def test_one_image_alone_has_the_right_gradient_whatever_the_layers():
     found = [fs.simulate("fedavg", made, [(v[None], [0]) for v in x], rounds=2, engine=e).model.state_dict()
              for e in ("apart", "stacked")]  # fmt: skip
     torch.testing.assert_close(found[0], found[1], rtol=0, atol=1e-10)
+
+
+def test_images_of_one_channel_are_laid_out_too():
+    """By their strides alone they could be either, and then torch takes the slow way."""
+    task = replace(Task.of(nn.Conv2d(1, 2, 3)), channels_last=True)
+    seen = []
+    task.eval_mode.register_forward_pre_hook(lambda _, args: seen.append(args[0].stride()))
+    with task.scoring(torch.zeros(task.layout.size), {}) as outputs:
+        outputs(torch.zeros(4, 1, 5, 6))
+    assert seen == [(30, 1, 6, 1)]

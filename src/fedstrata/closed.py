@@ -1,10 +1,41 @@
-"""The gradient of logistic regression in closed form, for stacked clients: a third of what autograd takes."""
+"""Logistic regression in closed form: gradients of stacked clients without autograd, a third of what that takes.
 
+With numba (`logistic.py`) they come straight from the data, nothing is gathered, and scores take one pass over it.
+"""
+
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+from typing import Any
+
+import numpy as np
 import torch
 from torch import Tensor, nn
 
+from fedstrata.fused import plain
 from fedstrata.layout import Arrays
-from fedstrata.task import Task, cross_entropy
+from fedstrata.task import Task, accuracy, cross_entropy
+from fedstrata.threads import allowed
+
+Examples = tuple[Tensor, Tensor]
+Trained = tuple[Tensor, Tensor, Tensor]
+"""Where clients start, [P], their parameters and their velocities, [K, P] both."""
+
+Array = np.ndarray[Any, Any]
+
+PAYS = 3e9
+"""Multiplications from which on it pays to import numba: half a second."""
+
+
+@cache
+def kernels() -> Any:
+    """The compiled loops; None where numba is missing or does not work."""
+    try:
+        from fedstrata import logistic
+
+        logistic.try_out()
+    except Exception:  # whatever a numba of another version may raise: torch does the same
+        return None
+    return logistic
 
 
 def is_logistic(task: Task) -> bool:
@@ -31,6 +62,47 @@ def logistic_gradients(task: Task, w: Tensor, batch: Arrays) -> Tensor:
     for v in of_bias:
         torch.sum(error, 2, out=v)
     return gradient
+
+
+def compiled_gradients(task: Task, w: Tensor, x: Tensor, y: Tensor, rows: Tensor, share: Tensor) -> Tensor:
+    """The same from all examples, the rows of each client's batch and what they count, [A, B] both."""
+    gradient = torch.empty_like(w)
+    given = (v.numpy() for v in (x.flatten(1), y, rows, share, w))
+    kernels().gradients(*given, _classes(task), gradient.numpy())
+    return gradient
+
+
+def compiled_descent(task: Task, data: Examples, index: Array, count: Array, desk: Trained, how: Array) -> None:
+    """All steps of SGD of K clients, in place; see `logistic.descend`. Threads take a few clients each."""
+    x, y = (v.numpy() for v in (data[0].flatten(1), data[1]))
+    start, w, velocity = (v.numpy() for v in desk)
+    given = x, y, index, count, start, w, velocity, _classes(task), how.astype(w.dtype)
+    parts = min(allowed(), len(w))
+    cuts = [round(i * len(w) / parts) for i in range(parts + 1)]
+    with ThreadPoolExecutor(parts) as crew:
+        list(crew.map(lambda a, b: kernels().descend(*given, a, b), cuts, cuts[1:]))
+
+
+def compiled_scores(task: Task, w: Tensor, x: Tensor, y: Tensor) -> Arrays:
+    """Loss and accuracy of each example, [n] each."""
+    loss, right = (x.new_empty(len(x)) for _ in range(2))
+    kernels().scores(x.flatten(1).numpy(), y.numpy(), w.numpy(), _classes(task), loss.numpy(), right.numpy())
+    return {"loss": loss, "accuracy": right}
+
+
+def compiles(task: Task, x: Tensor, y: Tensor, multiplications: float) -> bool:
+    """Whether the compiled loops can be used for such data, and pay for so much work."""
+    fits = is_logistic(task) and x.dtype == task.layout.dtype and plain(x) and y.dtype == torch.long and y.dim() == 1
+    return fits and multiplications >= PAYS and kernels() is not None
+
+
+def scores_compiled(task: Task) -> bool:
+    """Whether loss and accuracy are all that is asked of it, once the loops are there."""
+    return task.compiled and task.metrics == {"accuracy": accuracy}
+
+
+def _classes(task: Task) -> int:
+    return task.layout.tensors[0][1][0]
 
 
 def _flattens(module: nn.Module) -> bool:

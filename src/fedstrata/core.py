@@ -173,6 +173,11 @@ class Local(Part):
     elementwise: ClassVar[bool] = False  # `correct` takes each number by itself: it works as it is on stacked clients
 
     @property
+    def pull(self) -> float | None:
+        """mu, where all that `correct` does is to add mu (w - start); such steps can be compiled."""
+        return None
+
+    @property
     def additive(self) -> bool:  # if it has no server half
         return all(getattr(type(self), hook) is getattr(Local, hook) for hook in ("absorb", "settle", "treat"))
 

@@ -18,10 +18,10 @@ from torch.utils._pytree import tree_leaves, tree_map
 from fedstrata.augment import Augment
 from fedstrata.buffers import BufferPolicy
 from fedstrata.clients import Clients, Schedule
-from fedstrata.closed import is_logistic, logistic_gradients
+from fedstrata.closed import compiled_descent, compiled_gradients, is_logistic, logistic_gradients
 from fedstrata.core import Local, Recipe, State, Turn
 from fedstrata.layout import Arrays
-from fedstrata.optim import Rate, Training
+from fedstrata.optim import SGD, Rate, Training
 from fedstrata.rng import torch_seed
 from fedstrata.task import Batch, Task
 
@@ -141,14 +141,44 @@ def take_steps(desk: Desk, feed: Feed) -> None:
         take_step(feed.fed, desk, feed.batch(step, active))
 
 
+def take_compiled_steps(desk: Desk, feed: Feed) -> None:
+    """The same for logistic regression by numba: nothing is gathered, and plain SGD never leaves the loop."""
+    fed, clients, schedule = feed.fed, feed.fed.clients, feed.schedule
+    if (how := _plain_sgd(fed, desk.lr)) is not None:
+        velocity = desk.optimizer.get("velocity", desk.w[:, :0])
+        state = desk.start, desk.w, velocity
+        compiled_descent(fed.task, (clients.x, clients.y), schedule.index, schedule.count, state, how)
+        return
+    for step, active in enumerate(schedule.active):
+        desk = desk.first(active)
+        width, mask = schedule.width(step, active)
+        rows = torch.from_numpy(np.ascontiguousarray(schedule.index[:active, step, :width]))
+        real = torch.ones(active, width) if mask is None else torch.from_numpy(mask)
+        share = shares(real, desk.w.dtype)
+        follow(fed, desk, compiled_gradients(fed.task, desk.w, clients.x, clients.y, rows, share))
+
+
+def _plain_sgd(fed: Federation, lr: Rate) -> np.ndarray | None:
+    """The numbers of SGD without clipping and with no part but FedProx: rate, momentum, Nesterov's, decay, mu."""
+    sgd, parts = fed.training, with_hook(fed, "correct").values()
+    if not isinstance(sgd, SGD) or sgd.clip is not None or not all(p.pull is not None for p in parts):
+        return None
+    return np.array([lr, sgd.momentum, sgd.nesterov, sgd.weight_decay, sum(p.pull or 0.0 for p in parts)])
+
+
 def take_step(fed: Federation, desk: Desk, batch: Arrays) -> None:
     """One local step of A clients."""
     gradient, after = gradients(fed, desk, batch)
+    follow(fed, desk, gradient)
+    for n, b in desk.buffers.items():
+        b.copy_(after[n])
+
+
+def follow(fed: Federation, desk: Desk, gradient: Tensor) -> None:
+    """Step along the gradients of A clients, [A, P], once every part has corrected them."""
     for name, part in fed.recipe.locals().items():
         gradient = _corrected(fed, name, part, gradient, desk)
     fed.training.update(desk.w, fed.training.clipped(gradient), desk.optimizer, desk.lr)
-    for n, b in desk.buffers.items():
-        b.copy_(after[n])
 
 
 def gradients(fed: Federation, desk: Desk, batch: Arrays) -> tuple[Tensor, Arrays]:

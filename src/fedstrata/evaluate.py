@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from fedstrata.clients import Rows
+from fedstrata.closed import compiled_scores, scores_compiled
 from fedstrata.layout import Arrays
 from fedstrata.task import Task
 from fedstrata.threads import threads
@@ -25,7 +26,11 @@ def score(task: Task, w: Tensor, buffers: Arrays, x: Tensor, y: Tensor) -> Array
     Several threads score a piece each, on one thread of torch's: no operation waits for another thread.
     """
 
+    compiled = scores_compiled(task) and x.is_contiguous()
+
     def piece(a: int) -> Arrays:
+        if compiled:
+            return compiled_scores(task, w, x[a : a + EXAMPLES_AT_ONCE], y[a : a + EXAMPLES_AT_ONCE])
         with torch.no_grad():
             made, target = outputs(x[a : a + EXAMPLES_AT_ONCE]), y[a : a + EXAMPLES_AT_ONCE]
             metrics = {n: f(made, target).reshape(-1) for n, f in task.metrics.items()}

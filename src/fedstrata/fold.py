@@ -22,6 +22,9 @@ CONVOLUTIONS: dict[type[nn.Module], Callable[..., Tensor]] = {
     nn.Conv3d: F.conv3d,
 }
 
+NARROW = 32
+"""Outputs below which a linear layer is turned round."""
+
 STATISTICS = {"running_mean", "running_var", "num_batches_tracked"}
 """What batch normalisation remembers."""
 
@@ -77,13 +80,19 @@ def _stacked(weight: Tensor, bias: Tensor | None, dims: int, of_bias: int = 1) -
 def _linear(self: nn.Linear, x: Tensor) -> Tensor:
     own = _stacked(self.weight, self.bias, 2)
     if own is None:
-        return F.linear(x, self.weight, self.bias)
+        return _narrow(self, x) if x.dim() == 2 and self.out_features < NARROW else F.linear(x, self.weight, self.bias)
     weight, bias = own
     k = len(weight)
     each = x.unflatten(0, (-1, k)).transpose(0, 1)  # [K, B, ..., in]
     inside = each.flatten(1, -2).mT  # [K, in, B...]: the weights' gradients then come out in their own order
     out = torch.bmm(weight, inside) if bias is None else torch.baddbmm(bias[:, :, None], weight, inside)
     return out.mT.unflatten(1, each.shape[1:-1]).transpose(0, 1).flatten(0, 1)
+
+
+def _narrow(self: nn.Linear, x: Tensor) -> Tensor:
+    """x W^T + b as (W x^T + b)^T, which a CPU does half as fast again where there are few outputs."""
+    inside = self.weight @ x.mT if self.bias is None else torch.addmm(self.bias[:, None], self.weight, x.mT)
+    return inside.mT.contiguous()  # as a model may view it
 
 
 def _convolution(self: Any, x: Tensor) -> Tensor:

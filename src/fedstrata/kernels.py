@@ -29,7 +29,7 @@ NOTHING, SQUARE, DOT, GAP = 0, 1, 2, 3
 """What is summed up of a client's block r: |r|^2 alone, with <r, y>, or with |r - y|^2."""
 
 
-def _compiled(function: Any) -> Any:
+def compiled(function: Any) -> Any:
     """Compiled, and kept on disk where a folder can be written; sums may be reordered, NaN and infinity stay."""
     options: dict[str, Any] = {"nogil": True, "fastmath": {"reassoc", "contract", "nsz", "arcp"}}
     try:
@@ -39,7 +39,7 @@ def _compiled(function: Any) -> Any:
 
 
 @intrinsic
-def _prefetch(_typing: Any, x: Any, k: Any, j: Any) -> Any:
+def prefetch(_typing: Any, x: Any, k: Any, j: Any) -> Any:
     """Ask for the cache line of x[k, j], and do not wait for it."""
 
     def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
@@ -54,7 +54,7 @@ def _prefetch(_typing: Any, x: Any, k: Any, j: Any) -> Any:
     return numba.types.void(x, k, j), emit
 
 
-@_compiled
+@compiled
 def _mix(x: Array, weights: Array, s: int, m: Array) -> None:
     """m = sum_k weights_k x_k over the columns from s on, in the updates' own type."""
     n, last = len(m), x.shape[0] - 1
@@ -67,13 +67,13 @@ def _mix(x: Array, weights: Array, s: int, m: Array) -> None:
             m[j] += (a * p[j] + b * q[j]) + (c * r[j] + d * t[j])
 
 
-@_compiled
+@compiled
 def _row(x: Array, k: int, s: int, n: int, y: Array, kind: int) -> tuple[float, float]:
     """|r|^2 and what else is asked for of client k's columns from s on; the next ones are sent for meanwhile."""
     total, other = 0.0, 0.0
     for c in range(0, n, STEP):
         for j in range(s + n + c, min(s + n + c + STEP, x.shape[1]), LINE // x.itemsize):
-            _prefetch(x, k, j)  # pyright: ignore[reportCallIssue]  its first argument is numba's own
+            prefetch(x, k, j)  # pyright: ignore[reportCallIssue]  its first argument is numba's own
         r, z = x[k, s + c : min(s + c + STEP, s + n)], y[c : c + STEP]
         if kind == DOT:
             for j in range(len(r)):
@@ -92,7 +92,7 @@ def _row(x: Array, k: int, s: int, n: int, y: Array, kind: int) -> tuple[float, 
     return total, other
 
 
-@_compiled
+@compiled
 def _average(old: Array, m: Array, out: Array) -> tuple[float, float]:
     """out = old + m; (|old|^2, |out - old|^2), the latter as rounded."""
     size, move = 0.0, 0.0
@@ -105,7 +105,7 @@ def _average(old: Array, m: Array, out: Array) -> tuple[float, float]:
     return size, move
 
 
-@_compiled
+@compiled
 def _widen(m: Array, scale: float, y: Array) -> float:
     """y = scale m, in float64; |y|^2."""
     total = 0.0
@@ -116,14 +116,14 @@ def _widen(m: Array, scale: float, y: Array) -> float:
     return total
 
 
-@_compiled
+@compiled
 def _blend(a: float, x: Array, b: float, y: Array, out: Array) -> None:
     """out = a x + b y."""
     for j in range(len(out)):
         out[j] = a * x[j] + b * y[j]
 
 
-@_compiled
+@compiled
 def look(
     x: Array, old: Array, weights: Array, scale: Array, kinds: Array, writes: bool, begin: Array, end: Array,
     rows: Array, sizes: Array, out: Array, first: int, last: int,
@@ -152,7 +152,7 @@ def look(
                     rows[q, i, 0, k], rows[q, i, 1, k] = _row(x, k, s, n, y[q], kinds[q])
 
 
-@_compiled
+@compiled
 def mix(
     x: Array, old: Array, weights: Array, keep: Array, begin: Array, end: Array, owner: Array, out: Array,
     first: int, last: int,
@@ -165,7 +165,7 @@ def mix(
         _blend(keep[layer], old[s : s + n], x.dtype.type(1), m[:n], out[s : s + n])
 
 
-@_compiled
+@compiled
 def blend(
     x: Array, y: Array, a: Array, b: Array, begin: Array, end: Array, owner: Array, out: Array, first: int, last: int
 ) -> None:
@@ -175,7 +175,7 @@ def blend(
         _blend(a[layer], x[s : s + n], b[layer], y[s : s + n], out[s : s + n])
 
 
-@_compiled
+@compiled
 def square(x: Array, begin: Array, end: Array, out: Array, first: int, last: int) -> None:
     """|x|^2 of some blocks, [N]."""
     for i in range(first, last):
@@ -186,7 +186,7 @@ def square(x: Array, begin: Array, end: Array, out: Array, first: int, last: int
         out[i] = total
 
 
-@_compiled
+@compiled
 def gather(blocks: Array, owner: Array, out: Array) -> None:
     """Add up the blocks of each layer in their order: [N, K] -> [K, L]."""
     out[:] = 0

@@ -29,7 +29,7 @@ from fedstrata.rng import rng
 from fedstrata.runtimes import Compile, Engine, Runtime, Vault, chosen, collect, updates_at_once
 from fedstrata.server import OnNonFinite, Replies, Server, clients_in_words, close_round, has_data, open_round
 from fedstrata.task import Batch, Loss, Task, accuracy, buffers_of
-from fedstrata.threads import fitting_threads
+from fedstrata.threads import fitting_threads, threads
 from fedstrata.values import Value, fit
 
 Examples = tuple[Any, Any]
@@ -239,7 +239,8 @@ def evaluate(fed: Federation, runtime: Runtime, server: Server) -> dict[str, Any
     """Loss and metrics of the global model on every set, and how they spread over the clients' own data."""
     model = fed.recipe.shown(server.state, server.model)
     scores = {n: runtime.score(model, server.buffers, n) for n in ("train", "val", "test") if n in runtime.sets}
-    line: dict[str, Any] = {n: summary(s) for n, s in scores.items()}
+    with threads(1):  # of some thousand numbers each
+        line: dict[str, Any] = {n: summary(s) for n, s in scores.items()}
     if "train" in scores:
         watched, best = ("accuracy", "high") if "accuracy" in fed.task.metrics else ("loss", "low")
         line["clients"] = fairness(client_scores(scores["train"], fed.clients.rows)[watched], best)

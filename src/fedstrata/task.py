@@ -102,6 +102,7 @@ class Task:
     noisy: bool = False  # it has dropout
     folds: bool = False  # K clients can be folded into one batch
     channels_last: bool = False  # images and kernels are laid out so: faster for convolutions on a CPU
+    compiled: bool = False  # it is logistic regression, and numba's loops are used
 
     @classmethod
     def of(
@@ -230,10 +231,11 @@ class Task:
         if not self.channels_last:
             return parameters
         kernels = {n: v for n, v in parameters.items() if v.dim() == 4}
-        return parameters | {n: v.contiguous(memory_format=torch.channels_last) for n, v in kernels.items()}
+        return parameters | {n: v.to(memory_format=torch.channels_last) for n, v in kernels.items()}
 
     def _image(self, x: Tensor) -> Tensor:
-        return x.contiguous(memory_format=torch.channels_last) if self.channels_last and x.dim() == 4 else x
+        # `contiguous` would leave images of one channel as they are, and convolutions not see what is meant
+        return x.to(memory_format=torch.channels_last) if self.channels_last and x.dim() == 4 else x
 
     def _pass(
         self,

@@ -3,6 +3,7 @@
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 
 import torch
 
@@ -29,8 +30,20 @@ def threads(count: int) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
+_ALLOWED: ContextVar[int | None] = ContextVar("allowed", default=None)
+
+
 @contextmanager
 def fitting_threads(work: float) -> Iterator[None]:
     """One thread for steps of less than so many multiplications, else as many as before."""
-    with threads(1 if work < TINY else torch.get_num_threads()):
-        yield
+    token = _ALLOWED.set(allowed())
+    try:
+        with threads(1 if work < TINY else torch.get_num_threads()):
+            yield
+    finally:
+        _ALLOWED.reset(token)
+
+
+def allowed() -> int:
+    """How many threads may be used by what does not wait for each other, also where torch uses one."""
+    return _ALLOWED.get() or torch.get_num_threads()

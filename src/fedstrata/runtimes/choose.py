@@ -9,7 +9,8 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from fedstrata.descent import Federation, Steps, take_steps
+from fedstrata.closed import compiles
+from fedstrata.descent import Federation, Steps, take_compiled_steps, take_steps
 from fedstrata.errors import SettingError
 from fedstrata.evaluate import Sets
 from fedstrata.graphs import Captured
@@ -62,7 +63,7 @@ def chosen(
         engine = fitting(fed, count)
     if engine == "pool" and (why := _no_pool(fed)):
         raise SettingError(f"engine = 'pool' {why}; use 'stacked' or 'apart'")
-    fed = replace(fed, task=suited(fed, engine, at))
+    fed = replace(fed, task=suited(fed, engine, at, rounds))
     if engine == "stacked":
         return Stacked(fed, vault, sets, chunk, steps_of(fed, rounds, compile))
     return Pool(fed, vault, sets, max(1, count)) if engine == "pool" else Apart(fed, vault, sets)
@@ -81,7 +82,7 @@ def fitting(fed: Federation, workers: int) -> Engine:
 def steps_of(fed: Federation, rounds: int, compile: Compile) -> Steps:
     """How local steps are taken: one after another, or on a GPU as captured graphs, compiled where that pays."""
     if fed.clients.x.device.type != "cuda":
-        return take_steps
+        return take_compiled_steps if fed.task.compiled and fed.in_closed_form else take_steps
     batch = fed.training.batch or int(fed.clients.sizes.max())
     clients = fed.recipe.select.size(len(fed.clients))
     touched = clients * batch * activations(fed) * fed.task.layout.dtype.itemsize  # bytes, in one pass over them
@@ -96,7 +97,7 @@ def pays(steps: float, touched: float, tensors: int) -> bool:
     return saved > COMPILING * (1 + tensors / 20)
 
 
-def suited(fed: Federation, engine: Engine, at: tuple[Tensor, Arrays]) -> Task:
+def suited(fed: Federation, engine: Engine, at: tuple[Tensor, Arrays], rounds: int) -> Task:
     """The task in the layout that suits the machine, and folded, only where a trial shows that this is right."""
     task, x = fed.task, fed.clients.x
     rows = torch.linspace(0, len(x) - 1, min(len(x), TRIED)).long().to(x.device)  # of several clients
@@ -104,7 +105,11 @@ def suited(fed: Federation, engine: Engine, at: tuple[Tensor, Arrays]) -> Task:
     folds = task.folds and (engine != "stacked" or task.folds_well(*at, some, targets))
     images = x.device.type == "cpu" and x.dim() == 4 and convolves(task.train_mode)
     tried = partial(task.takes_channels_last, *at, some)  # aside, as gradients taken here may spoil those of workers
-    return replace(task, channels_last=images and (aside(tried) if engine == "pool" else tried()), folds=folds)
+    last = images and (aside(tried) if engine == "pool" else tried())
+    looked_at = fed.recipe.select.size(len(fed.clients)) / len(fed.clients) * fed.training.epochs + 1  # and evaluated
+    work = rounds * looked_at * len(x) * task.layout.size
+    compiled = engine == "stacked" and fed.augment is None and compiles(task, x, fed.clients.y, work)
+    return replace(task, channels_last=last, folds=folds, compiled=compiled)
 
 
 def convolves(model: nn.Module) -> bool:

@@ -42,6 +42,10 @@ class Prox(Local):
             return training
         return SGD(**{f.name: getattr(training, f.name) for f in fields(Training)})
 
+    @property
+    def pull(self):
+        return None if isinstance(self.mu, PerLayer) else self.mu
+
     def init(self, layout, population):
         _strength(self.mu, layout)  # says so now if it does not fit the model
         return {}
