@@ -138,6 +138,8 @@ def simulate(
         augment.apply(data.x[:1], torch.zeros(1, 3, dtype=torch.long, device=data.x.device))  # or it says why not
     given = {"val": val, "test": test, "proxy": proxy}
     sets = {n: _examples(s, f"the {n} set", *place) for n, s in given.items() if s is not None}
+    for name, examples in sets.items():
+        fed.task.try_out(server.model, server.buffers, *examples, f"the {name} set")
     held = sets.pop("proxy", None)
     sets |= {"train": (data.x, data.y)} if evaluate_train else {}
     at = server.model, server.buffers

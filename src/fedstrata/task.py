@@ -268,26 +268,27 @@ class Task:
             raise ModelError(f"the model's forward does not call {self.classifier!r}, so there are no features to take")
         return features
 
-    def try_out(self, w: Tensor, buffers: Arrays, x: Tensor, y: Tensor) -> None:
+    def try_out(self, w: Tensor, buffers: Arrays, x: Tensor, y: Tensor, who: str = "") -> None:
         """Raise about a model, loss or metric that does not fit the data, before anything is trained."""
-        x, some = x[:64].clone(), y[:64]
+        x, some, who = x[:64].clone(), y[:64], f"{who}: " if who else ""
         version = x._version
         try:
             outputs = self.forward(w, buffers, x).outputs
         except (RuntimeError, ValueError, TypeError, IndexError) as e:
-            raise DataError(f"the model does not take examples of shape {tuple(x.shape[1:])}: {in_short(e)}") from e
+            shape = tuple(x.shape[1:])
+            raise DataError(f"{who}the model does not take examples of shape {shape}: {in_short(e)}") from e
         if x._version != version:
             ways = "as x.sub_(1) does, or a first layer with inplace=True"
             raise ModelError(f"the model's forward changes its examples in place, {ways}; let it make new ones")
         if self.loss is cross_entropy and (y.is_floating_point() or y.dim() > 1 or int(y.max()) >= outputs.shape[1]):
             given = f"{y.dtype} targets of shape {tuple(y.shape)} up to {float(y.max()):g}"
             need = f"whole-number labels below {outputs.shape[1]}, one an example"
-            raise DataError(f"cross_entropy with this model needs {need}; got {given}")
+            raise DataError(f"{who}cross_entropy with this model needs {need}; got {given}")
         try:
             whole = self.loss(outputs, some)
             each = self.losses(outputs, some)
         except (RuntimeError, ValueError, TypeError, IndexError) as e:
-            raise DataError(f"the loss does not fit outputs of shape {tuple(outputs.shape)}: {in_short(e)}") from e
+            raise DataError(f"{who}the loss does not fit outputs of shape {tuple(outputs.shape)}: {in_short(e)}") from e
         if whole.dim() == 0 and not torch.allclose(whole, each.mean(), rtol=1e-3, atol=1e-5):
             raise SettingError("the loss is not the mean of the examples' losses; give one with reduction='none'")
         for name, metric in self.metrics.items():

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 import fedstrata as fs
+from fedstrata import closed
 from fedstrata.core import Recipe
 from fedstrata.descent import Federation
 from fedstrata.errors import NeedError, NotFiniteError
@@ -253,3 +254,20 @@ def test_data_that_does_not_fit_is_a_sentence_before_anything_runs(x, y, sentenc
 def test_wrong_settings_get_a_sentence(settings, sentence):
     with pytest.raises(fs.FedstrataError, match=sentence):
         fs.simulate(R.fedavg(), mlp(), unequal_clients(), **({"rounds": 1} | settings))
+
+
+@pytest.mark.parametrize("engine", ["stacked", "pool", "apart"])
+@pytest.mark.parametrize("name", ["test", "val", "proxy"])
+@pytest.mark.parametrize(
+    ("x", "y", "sentence"),
+    [
+        (torch.zeros(4, 6), [0, 1, 2, 7], "needs whole-number labels below 3, .* up to 7"),
+        (torch.zeros(4, 6), [0.0, 1.0, 2.0, 1.0], "needs whole-number labels below 3"),
+        (torch.zeros(4, 5), [0, 1, 2, 1], r"does not take examples of shape \(5,\)"),
+    ],
+)
+def test_other_sets_that_do_not_fit_are_a_sentence_too(x, y, sentence, name, engine, monkeypatch):
+    monkeypatch.setattr(closed, "PAYS", 0)  # compiled loops would read beyond the end of memory
+    model = torch.nn.Linear(6, 3, dtype=torch.float64)
+    with pytest.raises(fs.FedstrataError, match=f"the {name} set: .*{sentence}"):
+        fs.simulate(R.fedavg(), model, unequal_clients(), rounds=1, engine=engine, **{name: (x, y)})
