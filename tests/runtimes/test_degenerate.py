@@ -1,6 +1,7 @@
 """Bad clients, tiny clients, nobody at all: as the specification says in 1.4 and 1.5."""
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import pytest
 import torch
@@ -269,5 +270,6 @@ def test_wrong_settings_get_a_sentence(settings, sentence):
 def test_other_sets_that_do_not_fit_are_a_sentence_too(x, y, sentence, name, engine, monkeypatch):
     monkeypatch.setattr(closed, "PAYS", 0)  # compiled loops would read beyond the end of memory
     model = torch.nn.Linear(6, 3, dtype=torch.float64)
+    given: dict[str, Any] = {"rounds": 1, "engine": engine, name: (x, y)}
     with pytest.raises(fs.FedstrataError, match=f"the {name} set: .*{sentence}"):
-        fs.simulate(R.fedavg(), model, unequal_clients(), rounds=1, engine=engine, **{name: (x, y)})
+        fs.simulate(R.fedavg(), model, unequal_clients(), **given)
