@@ -79,6 +79,7 @@ def test_a_process_may_fork_after_the_loops_ran(monkeypatch: pytest.MonkeyPatch)
 
     monkeypatch.setattr(fused, "SMALLEST", 0)
     monkeypatch.setattr(fused, "STREAM", 40)
+    monkeypatch.setattr(fused, "SHARE", 1)
     monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
     before = answers(updates(LAYOUT, 4, 0))
     child = os.fork()

@@ -29,6 +29,7 @@ def _blocks(monkeypatch: pytest.MonkeyPatch):
     pytest.importorskip("numba")
     monkeypatch.setattr(fused, "SMALLEST", 0)
     monkeypatch.setattr(fused, "STREAM", 5 * 8)
+    monkeypatch.setattr(fused, "SHARE", 1)
 
 
 def updates(layout: Layout, k: int, seed: int, looks: Any = (), compiled: bool = True, even: bool = False) -> Updates:

@@ -32,6 +32,9 @@ LOOK = 160 * 1024
 STREAM = 64 * 1024
 """Bytes of a block of one client in a pass that looks at it once: long runs are what memory is fastest at."""
 
+SHARE = 500_000
+"""Numbers for which it pays to wake another thread: some 50 microseconds' work."""
+
 
 @cache
 def kernels() -> Any:
@@ -135,7 +138,7 @@ def look(
     rows = memory.array(3 * len(blocks) * 2 * k, np.float64).reshape(3, len(blocks), 2, k)
     sizes, out = np.empty((len(blocks), 5)), vector_like(old) if writes else old
     given = x, old.numpy(), both, scale, asked, writes, blocks.begin, blocks.end
-    _run(loops.look, len(blocks), *given, rows, sizes, out.numpy())
+    _run(loops.look, len(blocks), x.size, *given, rows, sizes, out.numpy())
     return Sums(blocks, min(kinds), rows, sizes), out
 
 
@@ -145,7 +148,7 @@ def mix(layout: Layout, delta: Tensor, old: Tensor, weights: Tensor, keep: Tenso
     blocks = Blocks.of(layout, STREAM // x.itemsize)
     scalars = _padded(weights.numpy().T, x.dtype), keep.numpy().astype(x.dtype)
     where = blocks.begin, blocks.end, blocks.owners(layout)
-    _run(kernels().mix, len(blocks), x, old.numpy(), *scalars, *where, out.numpy())
+    _run(kernels().mix, len(blocks), x.size, x, old.numpy(), *scalars, *where, out.numpy())
     return out
 
 
@@ -155,7 +158,7 @@ def blend(layout: Layout, a: Tensor, x: Tensor, b: Tensor, y: Tensor) -> Tensor:
     blocks = Blocks.of(layout, STREAM // dtype.itemsize)
     scalars = a.numpy().astype(dtype), b.numpy().astype(dtype)
     where = blocks.begin, blocks.end, blocks.owners(layout)
-    _run(kernels().blend, len(blocks), x.numpy(), y.numpy(), *scalars, *where, out.numpy())
+    _run(kernels().blend, len(blocks), len(x), x.numpy(), y.numpy(), *scalars, *where, out.numpy())
     return out
 
 
@@ -163,7 +166,7 @@ def square(layout: Layout, x: Tensor) -> float:
     """|x|^2, in float64."""
     blocks = Blocks.of(layout, STREAM // x.element_size())
     out = np.empty(len(blocks))
-    _run(kernels().square, len(blocks), x.numpy(), blocks.begin, blocks.end, out)
+    _run(kernels().square, len(blocks), len(x), x.numpy(), blocks.begin, blocks.end, out)
     return float(out.sum())
 
 
@@ -180,14 +183,14 @@ def _padded(weights: Array, dtype: Any) -> Array:
     return wide
 
 
-def _run(loop: Callable[..., None], n: int, *args: Any) -> None:
-    """Blocks 0 to n of a loop, by as many threads as torch has; who is done early takes the next piece."""
-    threads = min(torch.get_num_threads(), n)
+def _run(loop: Callable[..., None], n: int, numbers: int, *args: Any) -> None:
+    """Blocks 0 to n of a loop, by as many threads as torch has and as pay; who is done early takes the next piece."""
+    threads = max(1, min(torch.get_num_threads(), n, numbers // SHARE))
     pieces = iter(list(pairwise(np.linspace(0, n, 4 * threads + 1 if threads > 1 else 2).astype(int).tolist())))
     others = [_pool(os.getpid(), threads).submit(_work, loop, args, pieces) for _ in range(threads - 1)]
     _work(loop, args, pieces)
     for other in others:
-        other.result()
+        _ = other.cancel() or other.result()  # on a busy machine, one may not have begun when all is done
 
 
 def _work(loop: Callable[..., None], args: tuple[Any, ...], pieces: Iterator[tuple[int, int]]) -> None:

@@ -47,4 +47,5 @@ class Angle(Weigh):
         score = self.alpha * (1 - torch.exp(-torch.exp(self.sign * self.alpha * (smooth - 1))))  # Eq. 5
         round.note(angle=smooth)
         new = {"angle": put_rows(state["angle"], ids, smooth), "turns": put_rows(state["turns"], ids, turns + 1)}
-        return torch.softmax(share.log()[:, None] + score, 0), new  # Eq. 6
+        score = share.log()[:, None] + score
+        return torch.exp(score - score.logsumexp(0)), new  # Eq. 6; torch.softmax wakes all threads for a few numbers
