@@ -48,7 +48,7 @@ def folded(task: Task, w: Tensor, buffers: Arrays, x: Tensor, **given: Any) -> t
     """(outputs [K, B, ...], gradients [K, P], buffers after) of all clients in one pass."""
     assert task.folds
     w = w.clone().requires_grad_()
-    seen = task.stacked(w, buffers, x, **given)
+    seen = task.stacked(task.layout.unflatten(w), buffers, x, **given)
     values = worth(seen.outputs.flatten(0, 1)).view(x.shape[:2])
     if "mask" in given:
         values = torch.where(given["mask"], values, 0.0)

@@ -59,7 +59,7 @@ def stepped(task: Task, w: Tensor, buffers: Any, x: Tensor) -> tuple[Tensor, Ten
     w = w.clone().requires_grad_()
     own = {n: b[None] for n, b in buffers.items()}
     noise = torch.tensor([5]) if task.noisy else None
-    seen = task.stacked(w[None], own, x[None], None, noise)
+    seen = task.stacked(task.layout.unflatten(w[None]), own, x[None], None, noise)
     (gradient,) = torch.autograd.grad(worth(seen.outputs[0]).sum(), w)
     return seen.outputs[0].detach(), gradient, seen.buffers
 

@@ -194,7 +194,7 @@ def test_settings_that_cannot_fold_are_heeded_nevertheless(name: str):
     task = Task.of(made)
     w = task.layout.flatten(dict(made.named_parameters())).requires_grad_()
     x = examples(shape, words)[0]
-    seen = task.stacked(w[None], {}, x[None]).outputs[0]
+    seen = task.stacked(task.layout.unflatten(w[None]), {}, x[None]).outputs[0]
     (found,) = torch.autograd.grad(seen.pow(3).sum(), w)
     plain = made(x)
     wanted = torch.autograd.grad(plain.pow(3).sum(), list(made.parameters()))

@@ -1,6 +1,10 @@
+import ctypes
 import gc
+import resource
+from pathlib import Path
 
 import numpy as np
+import pytest
 import torch
 
 from fedstrata import memory
@@ -50,3 +54,26 @@ def test_little_is_kept():
     gc.collect()
     assert (500, "<f4") not in memory._spare
     assert len(memory._spare) == memory.KINDS
+
+
+def faults(megabytes: int) -> int:
+    """Pages that are brought in while a large tensor is filled and let go."""
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    torch.ones(megabytes << 18)
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+
+@pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "mallopt"), reason="malloc is not glibc's here")
+def test_freed_memory_is_kept_within_a_run_and_given_back_after_it():
+    def held() -> int:
+        """Megabytes of this process."""
+        return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize() >> 20
+
+    fresh = [faults(80) for _ in range(20)]
+    with memory.kept():
+        again = [faults(80) for _ in range(20)]
+        within = held()
+    assert min(fresh) > 30  # some MB each where the system has large pages
+    assert sum(again) < sum(fresh) / 3
+    assert held() < within - 50
+    assert faults(80) > 30

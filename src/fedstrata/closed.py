@@ -3,7 +3,6 @@
 With numba (`logistic.py`) they come straight from the data, nothing is gathered, and scores take one pass over it.
 """
 
-from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from typing import Any
 
@@ -14,7 +13,7 @@ from torch import Tensor, nn
 from fedstrata.fused import plain
 from fedstrata.layout import Arrays
 from fedstrata.task import Task, accuracy, cross_entropy
-from fedstrata.threads import allowed
+from fedstrata.threads import allowed, pieces, spread
 
 Examples = tuple[Tensor, Tensor]
 Trained = tuple[Tensor, Tensor, Tensor]
@@ -73,21 +72,25 @@ def compiled_gradients(task: Task, w: Tensor, x: Tensor, y: Tensor, rows: Tensor
 
 
 def compiled_descent(task: Task, data: Examples, index: Array, count: Array, desk: Trained, how: Array) -> None:
-    """All steps of SGD of K clients, in place; see `logistic.descend`. Threads take a few clients each."""
+    """All steps of SGD of K clients, in place; see `logistic.descend`. Threads take the next client each."""
     x, y = (v.numpy() for v in (data[0].flatten(1), data[1]))
     start, w, velocity = (v.numpy() for v in desk)
     given = x, y, index, count, start, w, velocity, _classes(task), how.astype(w.dtype)
-    parts = min(allowed(), len(w))
-    cuts = [round(i * len(w) / parts) for i in range(parts + 1)]
-    with ThreadPoolExecutor(parts) as crew:
-        list(crew.map(lambda a, b: kernels().descend(*given, a, b), cuts, cuts[1:]))
+    spread(lambda k: kernels().descend(*given, k, k + 1), range(len(w)), allowed())
 
 
 def compiled_scores(task: Task, w: Tensor, x: Tensor, y: Tensor) -> Arrays:
     """Loss and accuracy of each example, [n] each."""
-    loss, right = (x.new_empty(len(x)) for _ in range(2))
-    kernels().scores(x.flatten(1).numpy(), y.numpy(), w.numpy(), _classes(task), loss.numpy(), right.numpy())
-    return {"loss": loss, "accuracy": right}
+    found = {"loss": x.new_empty(len(x)), "accuracy": x.new_empty(len(x))}
+    data, target, model = (v.numpy() for v in (x.flatten(1), y, w))
+    loss, right = (v.numpy() for v in found.values())
+
+    def piece(at: tuple[int, int]) -> None:
+        some = slice(*at)
+        kernels().scores(data[some], target[some], model, _classes(task), loss[some], right[some])
+
+    spread(piece, pieces(len(x), 8 * allowed()), allowed())
+    return found
 
 
 def compiles(task: Task, x: Tensor, y: Tensor, multiplications: float) -> bool:

@@ -188,10 +188,12 @@ def gradients(fed: Federation, desk: Desk, batch: Arrays) -> tuple[Tensor, Array
     """
     if fed.in_closed_form:
         return logistic_gradients(fed.task, desk.w, batch), {}
-    w = desk.w.detach().requires_grad_()
-    mask = batch.get("mask")
+    layout, mask = fed.task.layout, batch.get("mask")
+    named = layout.unflatten(desk.w)
+    leaves = {n: named[n].detach().requires_grad_() for n, _ in layout.tensors}
+    named = leaves | {alias: leaves[n] for alias, n in layout.aliases}
     with torch.enable_grad():
-        outputs, features, after = fed.task.stacked(w, desk.buffers, batch["x"], mask, batch.get("noise"))
+        outputs, features, after = fed.task.stacked(named, desk.buffers, batch["x"], mask, batch.get("noise"))
         for name, part in with_hook(fed, "outputs").items():
             hook = partial(_outputs, fed, name, part, desk)
             outputs = over_clients(hook, outputs, desk.given)
@@ -201,10 +203,13 @@ def gradients(fed: Federation, desk: Desk, batch: Arrays) -> tuple[Tensor, Array
         penalties = with_hook(fed, "penalty")
         seen = {n: batch[n].contiguous() for n in ("x", "y", "mask") if n in batch and penalties}
         seen |= {"outputs": outputs, "loss": loss} | ({"features": features} if features is not None else {})
+        w = desk.w.detach().requires_grad_()
         for name, part in penalties.items():
             total = total + over_clients(partial(_penalty, fed, name, part, desk), w, desk.given, seen).sum()
-        (gradient,) = torch.autograd.grad(total, w)
-    return gradient, after
+        *pieces, direct = torch.autograd.grad(total, [*leaves.values(), w], allow_unused=True)
+    found = [torch.zeros_like(v) if g is None else g for v, g in zip(leaves.values(), pieces, strict=True)]
+    gradient = torch.cat([g.reshape(len(g), -1) for g in found], 1)
+    return gradient if direct is None else gradient.add_(direct), after
 
 
 def _losses(task: Task, outputs: Tensor, y: Tensor) -> Tensor:

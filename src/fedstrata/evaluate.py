@@ -1,7 +1,6 @@
 """How good a model is: loss and metrics on a data set, and on every client's own data."""
 
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
 from math import ceil
 
 import numpy as np
@@ -12,9 +11,10 @@ from fedstrata.clients import Rows
 from fedstrata.closed import compiled_scores, scores_compiled
 from fedstrata.layout import Arrays
 from fedstrata.task import Task
-from fedstrata.threads import threads
+from fedstrata.threads import spread, threads
 
-EXAMPLES_AT_ONCE = 2048
+EXAMPLES_AT_ONCE, IMAGES_AT_ONCE = 2048, 256
+"""Examples in one pass: of images that are convolved fewer, as each takes some megabyte on its way."""
 
 Sets = Mapping[str, tuple[Tensor, Tensor]]
 """Examples and targets by name: train, val, test."""
@@ -25,25 +25,21 @@ def score(task: Task, w: Tensor, buffers: Arrays, x: Tensor, y: Tensor) -> Array
 
     Several threads score a piece each, on one thread of torch's: no operation waits for another thread.
     """
+    if scores_compiled(task) and x.is_contiguous():
+        return compiled_scores(task, w, x, y)
 
-    compiled = scores_compiled(task) and x.is_contiguous()
+    size = IMAGES_AT_ONCE if task.channels_last else EXAMPLES_AT_ONCE
 
     def piece(a: int) -> Arrays:
-        if compiled:
-            return compiled_scores(task, w, x[a : a + EXAMPLES_AT_ONCE], y[a : a + EXAMPLES_AT_ONCE])
         with torch.no_grad():
-            made, target = outputs(x[a : a + EXAMPLES_AT_ONCE]), y[a : a + EXAMPLES_AT_ONCE]
+            made, target = outputs(x[a : a + size]), y[a : a + size]
             metrics = {n: f(made, target).reshape(-1) for n, f in task.metrics.items()}
             return {"loss": task.losses(made, target)} | metrics
 
-    pieces = range(0, len(x), EXAMPLES_AT_ONCE)
+    pieces = range(0, len(x), size)
     count = min(torch.get_num_threads(), len(pieces)) if x.device.type == "cpu" else 1
-    with task.scoring(w, buffers) as outputs:
-        if count > 1:
-            with threads(1), ThreadPoolExecutor(count) as crew:
-                found = list(crew.map(piece, pieces))
-        else:
-            found = [piece(a) for a in pieces]
+    with task.scoring(w, buffers) as outputs, threads(1 if count > 1 else torch.get_num_threads()):
+        found = spread(piece, pieces, count)
     return {n: torch.cat([f[n] for f in found]) for n in found[0]}
 
 

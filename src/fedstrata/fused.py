@@ -4,13 +4,10 @@ numba is optional (`pip install fedstrata[fast]`): without it, on an accelerator
 float64 and for small matrices, torch does the same in more passes.
 """
 
-import os
 import warnings
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -20,6 +17,7 @@ from torch import Tensor
 
 from fedstrata import memory
 from fedstrata.layout import Layout
+from fedstrata.threads import pieces, spread
 
 Array = NDArray[Any]
 
@@ -186,19 +184,4 @@ def _padded(weights: Array, dtype: Any) -> Array:
 def _run(loop: Callable[..., None], n: int, numbers: int, *args: Any) -> None:
     """Blocks 0 to n of a loop, by as many threads as torch has and as pay; who is done early takes the next piece."""
     threads = max(1, min(torch.get_num_threads(), n, numbers // SHARE))
-    pieces = iter(list(pairwise(np.linspace(0, n, 4 * threads + 1 if threads > 1 else 2).astype(int).tolist())))
-    others = [_pool(os.getpid(), threads).submit(_work, loop, args, pieces) for _ in range(threads - 1)]
-    _work(loop, args, pieces)
-    for other in others:
-        _ = other.cancel() or other.result()  # on a busy machine, one may not have begun when all is done
-
-
-def _work(loop: Callable[..., None], args: tuple[Any, ...], pieces: Iterator[tuple[int, int]]) -> None:
-    for first, last in pieces:
-        loop(*args, first, last)
-
-
-@cache
-def _pool(_process: int, threads: int) -> ThreadPoolExecutor:
-    """The threads of this process: those of the one that it was forked from are not here."""
-    return ThreadPoolExecutor(threads, "fedstrata")
+    spread(lambda piece: loop(*args, *piece), pieces(n, 4 * threads if threads > 1 else 1), threads)

@@ -10,45 +10,38 @@ import numpy as np
 
 from fedstrata.kernels import LINE, Array, compiled, prefetch
 
-CLASSES = 4
-"""Classes whose inner products are taken at a time, of two examples: eight sums that stay in registers."""
+SIX = 6
+"""Examples whose inner products with two classes are taken at a time: twelve sums, all in registers."""
 
-
-AHEAD = 16
-"""Examples that are sent for before their turn."""
+AHEAD = 12
+"""Examples that are sent for before their turn, some of them with every two classes."""
 
 
 @compiled
-def _logits(p: Array, q: Array, weight: Array, bias: Array, zp: Array, zq: Array) -> None:
-    """W p + b and W q + b."""
-    zero, n = p.dtype.type(0), len(p)
-    classes = len(zp)
-    whole = classes - classes % CLASSES
-    for c in range(0, whole, CLASSES):
-        u, v, w, t = weight[c], weight[c + 1], weight[c + 2], weight[c + 3]
-        pa, pb, pc, pd = zero, zero, zero, zero
-        qa, qb, qc, qd = zero, zero, zero, zero
+def _logits(x: Array, rows: Array, weight: Array, bias: Array, z: Array, ahead: int) -> None:
+    """z_b = W x_b + b of six examples; as many are sent for meanwhile, from x[ahead] on."""
+    o, n, classes = x.dtype.type(0), x.shape[1], len(weight)
+    p, q, r, s, t, u = x[rows[0]], x[rows[1]], x[rows[2]], x[rows[3]], x[rows[4]], x[rows[5]]
+    line = LINE // x.itemsize
+    share = SIX * n // line * 2 // classes + 1
+    for c in range(0, classes, 2):
+        if ahead >= 0:
+            for j in range(c // 2 * share, (c // 2 + 1) * share):
+                prefetch(x, ahead, j * line)  # pyright: ignore[reportCallIssue]  its first argument is numba's own
+        d = min(c + 1, classes - 1)
+        v, w = weight[c], weight[d]
+        pv, qv, rv, sv, tv, uv, pw, qw, rw, sw, tw, uw = o, o, o, o, o, o, o, o, o, o, o, o
         for j in range(n):
-            x, y = p[j], q[j]
-            pa += u[j] * x
-            pb += v[j] * x
-            pc += w[j] * x
-            pd += t[j] * x
-            qa += u[j] * y
-            qb += v[j] * y
-            qc += w[j] * y
-            qd += t[j] * y
-        zp[c], zp[c + 1], zp[c + 2], zp[c + 3] = pa, pb, pc, pd
-        zq[c], zq[c + 1], zq[c + 2], zq[c + 3] = qa, qb, qc, qd
-    for c in range(whole, classes):
-        u, pa, qa = weight[c], zero, zero
-        for j in range(n):
-            pa += u[j] * p[j]
-            qa += u[j] * q[j]
-        zp[c], zq[c] = pa, qa
+            e, f, g, h, i, k = p[j], q[j], r[j], s[j], t[j], u[j]
+            pv, qv, rv = pv + v[j] * e, qv + v[j] * f, rv + v[j] * g
+            sv, tv, uv = sv + v[j] * h, tv + v[j] * i, uv + v[j] * k
+            pw, qw, rw = pw + w[j] * e, qw + w[j] * f, rw + w[j] * g
+            sw, tw, uw = sw + w[j] * h, tw + w[j] * i, uw + w[j] * k
+        z[0, c], z[1, c], z[2, c], z[3, c], z[4, c], z[5, c] = pv, qv, rv, sv, tv, uv
+        z[0, d], z[1, d], z[2, d], z[3, d], z[4, d], z[5, d] = pw, qw, rw, sw, tw, uw
     for c in range(len(bias)):
-        zp[c] += bias[c]
-        zq[c] += bias[c]
+        for b in range(SIX):
+            z[b, c] += bias[c]
 
 
 @compiled
@@ -81,12 +74,15 @@ def _outer(x: Array, rows: Array, z: Array, into: Array) -> None:
 
 @compiled
 def _gradient(x: Array, y: Array, rows: Array, share: Array, w: Array, z: Array, out: Array) -> None:
-    """One client's gradient, [P], for rows [B] that count as `share` says; z, [B + 4, C], is room to work in."""
+    """One client's gradient, [P], for rows [B] that count as `share` says; z, [B + 6, C], is room to work in."""
     classes, size = z.shape[1], len(rows)
     wide = classes * x.shape[1]
     weight, bias = w[:wide].reshape(classes, x.shape[1]), w[wide:]
-    for b in range(0, size, 2):
-        _logits(x[rows[b]], x[rows[min(b + 1, size - 1)]], weight, bias, z[b], z[b + 1])
+    six = np.empty(SIX, np.int64)
+    for b in range(0, size, SIX):
+        for a in range(SIX):
+            six[a] = rows[min(b + a, size - 1)]
+        _logits(x, six, weight, bias, z[b : b + SIX], -1)
     for b in range(size):
         _soften(z[b], y[rows[b]], share[b])
     z[size:] = 0
@@ -98,7 +94,7 @@ def _gradient(x: Array, y: Array, rows: Array, share: Array, w: Array, z: Array,
 @compiled
 def gradients(x: Array, y: Array, rows: Array, share: Array, w: Array, classes: int, out: Array) -> None:
     """Each client's gradient of its mean cross entropy, [A, P], for rows [A, B] that count as `share` says."""
-    z = np.zeros((rows.shape[1] + 4, classes), x.dtype)
+    z = np.zeros((rows.shape[1] + SIX, classes), x.dtype)
     for k in range(len(rows)):
         _gradient(x, y, rows[k], share[k], w[k], z, out[k])
 
@@ -113,7 +109,7 @@ def descend(
     index [A, S, B] has the rows of each batch, of which count [A, S] are real. how is rate, momentum, 1 for Nesterov's,
     weight decay and FedProx's mu. velocity may have no columns where there is no momentum.
     """
-    z, g = np.zeros((index.shape[2] + 4, classes), x.dtype), np.empty(len(start), x.dtype)
+    z, g = np.zeros((index.shape[2] + SIX, classes), x.dtype), np.empty(len(start), x.dtype)
     rate, momentum, nesterov, decay, mu = how[0], how[1], how[2], how[3], how[4]
     for k in range(first, last):
         u = w[k]
@@ -139,13 +135,12 @@ def scores(x: Array, y: Array, w: Array, classes: int, loss: Array, right: Array
     """The cross entropy of each example, and 1 where the first of the largest outputs is its label."""
     wide = classes * x.shape[1]
     weight, bias = w[:wide].reshape(classes, x.shape[1]), w[wide:]
-    z = np.zeros((2, classes), x.dtype)
-    for i in range(0, len(x), 2):
-        for ahead in range(i + AHEAD, min(i + AHEAD + 2, len(x))):
-            for j in range(0, x.shape[1], LINE // x.itemsize):
-                prefetch(x, ahead, j)  # pyright: ignore[reportCallIssue]  its first argument is numba's own
-        _logits(x[i], x[min(i + 1, len(x) - 1)], weight, bias, z[0], z[1])
-        for a in range(min(2, len(x) - i)):
+    z, six = np.zeros((SIX, classes), x.dtype), np.empty(SIX, np.int64)
+    for i in range(0, len(x), SIX):
+        for a in range(SIX):
+            six[a] = min(i + a, len(x) - 1)
+        _logits(x, six, weight, bias, z, i + AHEAD)
+        for a in range(min(SIX, len(x) - i)):
             best = 0
             for c in range(1, classes):
                 if z[a, c] > z[a, best]:

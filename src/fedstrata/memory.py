@@ -1,9 +1,13 @@
-"""Memory that is lent again once its last holder has let it go.
+"""Memory that is used again instead of being given back to the system.
 
 A large array is fresh memory from the system every time, and to have its pages brought in, 4 KiB each, costs as much as
-what is computed: 30 ms for 38 MB on a virtual machine, where the mean of 20 such vectors takes 30.
+what is computed: 30 ms for 38 MB on a virtual machine, where the mean of 20 such vectors takes 30. A convolutional
+model is evaluated twice as fast where its activations need not be brought in for every batch.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from ctypes import CDLL
 from functools import partial
 from typing import Any
 from weakref import ref
@@ -16,6 +20,12 @@ KEPT = 2
 
 KINDS = 4
 """Kinds of arrays of which any are kept: those asked for last."""
+
+TRIM_THRESHOLD, MMAP_THRESHOLD = -1, -3
+"""What glibc's malloc keeps when it is freed, and what it asks the system for by itself, from so many bytes on."""
+
+USUAL = 32 << 20
+"""Bytes of the largest of both that glibc comes to by itself, in any program that uses large arrays."""
 
 Array = NDArray[Any]
 Kind = tuple[int, str]
@@ -42,3 +52,26 @@ def _back(kind: Kind, whole: Array, watch: Any) -> None:
     del _lent[id(watch)]
     if len(_spare.get(kind, range(KEPT))) < KEPT:
         _spare[kind].append(whole)
+
+
+def keep() -> None:
+    """From now on memory that is freed stays with this process; only where malloc is glibc's."""
+    _tell(1 << 30, (1 << 31) - 1)
+
+
+@contextmanager
+def kept() -> Iterator[None]:
+    """Within this block memory that is freed stays with this process; after it, what is free is given back."""
+    keep()
+    try:
+        yield
+    finally:
+        _tell(USUAL, 2 * USUAL)
+        if hasattr(CDLL(None), "malloc_trim"):
+            CDLL(None).malloc_trim(0)
+
+
+def _tell(mmap_threshold: int, trim_threshold: int) -> None:
+    if hasattr(CDLL(None), "mallopt"):
+        CDLL(None).mallopt(MMAP_THRESHOLD, mmap_threshold)
+        CDLL(None).mallopt(TRIM_THRESHOLD, trim_threshold)

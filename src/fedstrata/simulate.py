@@ -20,6 +20,7 @@ from fedstrata.descent import Federation
 from fedstrata.errors import DataError, SettingError, check
 from fedstrata.evaluate import client_scores, fairness, summary
 from fedstrata.layout import Arrays, Layout
+from fedstrata.memory import kept
 from fedstrata.optim import SGD, Training
 from fedstrata.parse import parse_recipe
 from fedstrata.precision import Precision, multiplying
@@ -149,7 +150,7 @@ def simulate(
     known = made | plan.settings() | {"training": fed.training.to_dict(), "recipe": algorithm.to_dict()}
     known |= {"augment": augment.to_dict()} if augment is not None else {}
     recorder = Recorder(out, algorithm, settings or known, fed.task.layout)
-    with closing(runtime), multiplying(precision), recorder:
+    with closing(runtime), multiplying(precision), kept(), recorder:
         server, history, notes = _rounds(fed, runtime, server, plan, held, recorder, on_round)
         trained = _trained(model, replace(server, model=algorithm.shown(server.state, server.model)))
         recorder.model(trained)

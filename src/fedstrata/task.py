@@ -153,18 +153,18 @@ class Task:
             yield outputs
 
     def stacked(
-        self, w: Tensor, buffers: Arrays, x: Tensor, mask: Tensor | None = None, noise: Tensor | None = None
+        self, named: Arrays, buffers: Arrays, x: Tensor, mask: Tensor | None = None, noise: Tensor | None = None
     ) -> Forward:
-        """One pass in training mode of K clients, each over its own batch: [K, P], [K, ...] each, [K, B, ...]."""
-        k, given = len(w), {n: v for n, v in (("mask", mask), ("noise", noise)) if v is not None}
+        """One pass in training mode of K clients over their own batches: parameters [K, ...] each, x [K, B, ...]."""
+        k, given = len(x), {n: v for n, v in (("mask", mask), ("noise", noise)) if v is not None}
         if k == 1:
-            own, named = {n: b[0] for n, b in buffers.items()}, self._laid_out(self.layout.unflatten(w[0]))
-            seen = self._pass(named, own, self._image(x[0]), "train", **{n: v[0] for n, v in given.items()})
+            own, laid_out = {n: b[0] for n, b in buffers.items()}, self._laid_out(_only(named))
+            seen = self._pass(laid_out, own, self._image(x[0]), "train", **{n: v[0] for n, v in given.items()})
             return tree_map(lambda v: None if v is None else v[None], seen)
         if not self.folds:
-            return self._vmapped(w, buffers, x, given)
+            return self._vmapped(named, buffers, x, given)
         folded = {"mask": mask.T} if mask is not None else {}
-        seen = self._pass(self.layout.unflatten(w), buffers, fold(x), "train", **given | folded)
+        seen = self._pass(named, buffers, fold(x), "train", **given | folded)
         features = None if seen.features is None else unfold(seen.features, k)
         return Forward(unfold(seen.outputs, k), features, seen.buffers)
 
@@ -178,7 +178,7 @@ class Task:
         draws = [None] * k if noise is None else list(noise)
         with torch.no_grad(), seeded(0, w.device):
             try:
-                both = self.stacked(models, own, x[rows], None, noise)
+                both = self.stacked(self.layout.unflatten(models), own, x[rows], None, noise)
                 losses = self.losses(both.outputs.flatten(0, 1), y[rows.flatten()]).view(k, size)
                 alone = [self.forward(models[i], buffers, x[rows[i]], "train", noise=draws[i]) for i in range(k)]
                 each = [self.losses(a.outputs, y[r]) for a, r in zip(alone, rows, strict=True)]
@@ -212,18 +212,18 @@ class Task:
             with self.scoring(w, buffers) as outputs:
                 found = [outputs(x)]
             w = w.detach().requires_grad_()
-            made = self.stacked(w[None], own, x[None], None, noise).outputs[0]
+            made = self.stacked(self.layout.unflatten(w[None]), own, x[None], None, noise).outputs[0]
             weights = torch.linspace(-1, 2, made.numel(), dtype=made.dtype).view(made.shape)
             (gradient,) = torch.autograd.grad((weights * made).square().sum(), w)
         return [*found, made.detach(), *self.layout.unflatten(gradient).values()]
 
-    def _vmapped(self, w: Tensor, buffers: Arrays, x: Tensor, given: Arrays) -> Forward:
-        def alone(w: Tensor, buffers: Arrays, x: Tensor, given: Arrays) -> tuple[Tensor, list[Tensor], Arrays]:
-            outputs, features, after = self.forward(w, buffers, x, "train", **given)
+    def _vmapped(self, named: Arrays, buffers: Arrays, x: Tensor, given: Arrays) -> Forward:
+        def alone(named: Arrays, buffers: Arrays, x: Tensor, given: Arrays) -> tuple[Tensor, list[Tensor], Arrays]:
+            outputs, features, after = self._pass(named, buffers, x, "train", **given)
             return outputs, [] if features is None else [features], after
 
         x = x.contiguous()  # some models view a batch as something else
-        outputs, features, after = vmap(alone, randomness="different")(w, buffers, x, given)
+        outputs, features, after = vmap(alone, randomness="different")(named, buffers, x, given)
         return Forward(outputs, features[0] if features else None, after)
 
     def _laid_out(self, parameters: Arrays) -> Arrays:
@@ -301,6 +301,11 @@ class Task:
         if values.dim() > 0:
             return values.reshape(len(outputs), -1).mean(-1)
         return vmap(lambda o, t: self.loss(o[None], t[None]))(outputs, y)
+
+
+def _only(named: Arrays) -> Arrays:
+    """One client's parameters without their first axis; a select's gradient would fill all of it with zeros first."""
+    return {n: v.squeeze(0) for n, v in named.items()}
 
 
 def _near(w: Tensor, k: int) -> Tensor:

@@ -1,11 +1,18 @@
-"""How many threads torch uses: one for tiny work, where two collapse as soon as the machine is shared."""
+"""Threads: torch uses one for tiny work, where two collapse as soon as the machine is shared; others take pieces."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from contextvars import ContextVar
+from functools import cache
+from itertools import pairwise
+from typing import TypeVar
 
 import torch
+
+J = TypeVar("J")
+R = TypeVar("R")
 
 TINY = 2e7
 """Multiplications of a cohort's step below which one thread is used."""
@@ -47,3 +54,33 @@ def fitting_threads(work: float) -> Iterator[None]:
 def allowed() -> int:
     """How many threads may be used by what does not wait for each other, also where torch uses one."""
     return _ALLOWED.get() or torch.get_num_threads()
+
+
+def spread(work: Callable[[J], R], jobs: Sequence[J], count: int) -> list[R]:
+    """[work(j) for j in jobs], by so many threads of which this is one: who is done early takes the next job."""
+    left, found = iter(list(enumerate(jobs))), {}
+
+    def take() -> None:
+        for i, job in left:
+            found[i] = work(job)
+
+    helpers = min(count, len(jobs)) - 1
+    others = [_crew(os.getpid(), count).submit(take) for _ in range(helpers)]
+    try:
+        take()
+    finally:
+        for other in others:
+            _ = other.cancel() or other.result()  # on a busy machine, one may not have begun when all is done
+    return [found[i] for i in range(len(jobs))]
+
+
+def pieces(n: int, count: int) -> list[tuple[int, int]]:
+    """Where about so many equal pieces of 0 to n begin and end."""
+    count = max(1, min(n, count))
+    return list(pairwise(n * i // count for i in range(count + 1)))
+
+
+@cache
+def _crew(_process: int, threads: int) -> ThreadPoolExecutor:
+    """The threads of this process: those of the one that it was forked from are not here."""
+    return ThreadPoolExecutor(threads, "fedstrata")

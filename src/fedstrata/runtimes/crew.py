@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map
 
+from fedstrata import memory
 from fedstrata.errors import ClientError
 
 Work = Callable[[Any], Any]
@@ -170,6 +171,7 @@ def _serve(work: Work, end: Connection, others: Sequence[Connection], prctl: Any
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
     torch.set_num_threads(1)
+    memory.keep()
     while True:
         try:
             job = pickle.loads(end.recv_bytes())

@@ -23,7 +23,7 @@ from fedstrata.runtimes.visit import errand_for, errand_of
 from fedstrata.server import Replies, Server
 from fedstrata.train import survey, train
 
-SCORED_AT_ONCE = 1000
+SCORED_AT_ONCE = 512
 """Examples that a worker scores in one job."""
 
 
