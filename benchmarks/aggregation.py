@@ -5,7 +5,7 @@ told, so that a busy machine disturbs all alike; the least of each is what an id
 
 - dictionary loop: FedAvg as it is usually written, over the clients' state_dicts
 - flat: torch.mv on the matrix [K, P] of updates, into memory that is already there; and into new memory, as it is
-  usually called
+  usually called; and our own loop over blocks, which also adds the old model
 - reading: torch.sum of the matrix, with all threads
 - bandwidth floor: the bytes of the matrix by the bandwidth of reading 256 MiB so; smaller matrices are in the cache
 - a method: `screen` and `close_round`, which is what a run does: look for NaN, average or weigh, mix the buffers, take
@@ -68,12 +68,18 @@ class Case:
             "dictionary loop": self.dictionaries(),
             "flat": lambda: torch.mv(self.delta.t(), self.share, out=self.out),
             "flat, new memory": lambda: torch.mv(self.delta.t(), self.share),
+            "flat, our loop": self.blocks(),
             "reading": lambda: self.delta.sum(),
         }
         for name, recipe in METHODS.items():
             told[name] = self.whole(recipe)
             told[f"{name}, aggregate alone"] = self.aggregate(recipe)
         return told
+
+    def blocks(self) -> Callable[[], Any]:
+        """Flat averaging by the compiled loop that methods mix with."""
+        shares, keep = self.share.double()[:, None].expand(-1, self.layout.depth), self.layout.full(1.0)
+        return lambda: fused.mix(self.layout, self.delta, self.old, shares, keep)
 
     def dictionaries(self) -> Callable[[], Any]:
         """FedAvg over state_dicts: one name after another, the sum over clients of weight times tensor."""
@@ -147,7 +153,7 @@ def main() -> None:
     ask = argparse.ArgumentParser(description=__doc__)
     ask.add_argument("--models", default=",".join(MODELS))
     ask.add_argument("--clients", type=int, default=20)
-    ask.add_argument("--repeats", type=int, default=15)
+    ask.add_argument("--repeats", type=int, default=31)
     ask.add_argument("--threads", type=int, default=os.cpu_count() or 1)
     ask.add_argument("--out", type=Path, default=RESULTS)
     said = ask.parse_args()

@@ -55,6 +55,7 @@ CONTENDERS = {
         Contender("ours-pool", "fedstrata, engine pool", "ours", ("--engine", "pool")),
         Contender("ours-apart", "fedstrata, engine apart", "ours", ("--engine", "apart")),
         Contender("naive", "naive loop", "naive"),
+        Contender("naive-thread", "naive loop, one thread", "naive", ("--threads", "1")),
         Contender("tuned", "tuned loop", "tuned"),
         Contender("tuned-last", "tuned loop, channels last", "tuned", ("--channels-last",), workloads="BC"),
         Contender("flower-naive", "Flower, naive client", "flower", ("--client", "naive"), "flower"),
