@@ -179,10 +179,10 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.scaling", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--only", default="", help="cohort, model or population, separated by commas")
+    parser.add_argument("--only", default="", help=f"{', '.join(AXES)}, separated by commas")
     parser.add_argument("--engine", default="auto")
     parser.add_argument("--rounds", type=int, default=5, help="timed at each point")
-    out = ROOT / "benchmarks" / "results" / f"scaling-{date.today()}.json"
+    out = ROOT / "benchmarks" / "results" / "scaling.json"
     parser.add_argument("--out", type=Path, default=out, help="where to write the figures")
     parser.add_argument("--markdown", action="store_true", help="tables for the documentation")
     parser.add_argument("--point", help=argparse.SUPPRESS)

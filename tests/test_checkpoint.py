@@ -16,6 +16,7 @@ from safetensors.torch import load_file
 import fedstrata as fs
 from fedstrata.checkpoint import KEPT, newest
 from fedstrata.errors import DataError, SettingError
+from fedstrata.experiment import read_toml
 from fedstrata.files import checksum
 from fedstrata.recipes import METHODS
 from fedstrata.record import finished, read_notes, read_rounds
@@ -197,6 +198,7 @@ def test_another_experiment_is_refused(tmp_path):
         run_into(tmp_path, "fedavg", resume=True)
     run_into(tmp_path, "scaffold", resume=True, rounds=9)  # more rounds than were asked for at first
     assert len(read_rounds(tmp_path)) == 9
+    assert read_toml(tmp_path / "experiment.toml")["rounds"] == 9
 
 
 def test_nothing_to_resume_is_said(tmp_path):

@@ -80,6 +80,7 @@ class Recorder:
         for chunk in (self.folder / "notes").glob("*.npz"):
             if f"notes/{chunk.name}" not in self.kept:
                 chunk.unlink()
+        write(self.folder / "experiment.toml", toml.dumps(self.settings))  # it may have more rounds now
         self._complete()
         os.truncate(self.folder / "rounds.jsonl", found.record["rounds.jsonl"]["bytes"] if found else 0)
         if found is None:
