@@ -1,0 +1,117 @@
+"""Tables of the page: what `compare` found, the groups of runs, every run."""
+
+from collections.abc import Mapping, Sequence
+from html import escape
+from typing import Any
+
+from fedstrata.report.folders import Group, RunFolder
+from fedstrata.report.markup import Cell, table
+from fedstrata.report.series import SETS, mean_band, measures, over_rounds
+
+CLIENTS = {"mean": "clients", "worst10": "worst 10 %", "std": "spread"}
+"""What is told of the clients' own scores, and how it is called."""
+
+
+def watched(groups: Sequence[Group]) -> str:
+    """What scores are told by: accuracy, or the loss where there is none."""
+    return "accuracy" if any("accuracy" in measures(groups, where) for where in SETS) else "loss"
+
+
+def main_set(groups: Sequence[Group]) -> str:
+    """The set that decides: test, or else val, or else train."""
+    return next((where for where in SETS if measures(groups, where)), "test")
+
+
+def comparison_table(said: Mapping[str, Any]) -> str:
+    """The table of compare.json, and what it says of every method."""
+    columns = said["columns"]
+    against = any(isinstance(row.get("against_first"), Mapping) for row in said["rows"])
+    head = ["method", *(c["title"] for c in columns), *(["against the first", "p", "verdict"] if against else [])]
+    rows = [
+        [Cell.text(row["method"]), *(_compared(row.get(c["key"]), c["form"]) for c in columns)]
+        + (_against(row.get("against_first"), columns[0]["form"]) if against else [])
+        for row in said["rows"]
+    ]
+    words = "".join(f"<li>{escape(w)}</li>" for w in said.get("words", []))
+    return table(head, rows) + (f'<ul class="words">{words}</ul>' if words else "")
+
+
+def groups_table(groups: Sequence[Group]) -> str:
+    """A row for each group: the last round's scores, means over its runs with their 95 % intervals."""
+    kind, first = watched(groups), main_set(groups)
+    form = "percent" if kind == "accuracy" else "number"
+    scores = [(where, where, kind, form) for where in SETS if measures(groups, where)]
+    scores += [("clients", title, key, form) for key, title in CLIENTS.items() if measures(groups, "clients")]
+    scores += [(first, f"{first} loss", "loss", "number")] if kind == "accuracy" else []
+    head = ["method", "seeds", "rounds", *(title for _, title, _, _ in scores), "best", "s a round", "dropped"]
+    rows = []
+    for group in groups:
+        cells = [Cell.text(group.name), _whole(len(group.runs)), _whole(max(map(rounds_of, group.runs)))]
+        cells += [_over_runs([r.final.get(w, {}).get(m) for r in group.runs], f) for w, _, m, f in scores]
+        cells += [_best(group, first, kind, form), _over_runs(list(map(seconds_a_round, group.runs)), "seconds", False)]
+        rows.append([*cells, _whole(sum(map(dropped, group.runs)))])
+    return table(head, rows)
+
+
+def runs_table(groups: Sequence[Group]) -> str:
+    """A row for each run."""
+    kind, first = watched(groups), main_set(groups)
+    form = "percent" if kind == "accuracy" else "number"
+    head = ["method", "folder", "seed", "rounds", f"{first} {kind}", f"{first} loss", "seconds", "dropped"]
+    rows = [
+        [Cell.text(group.name), Cell(f"<code>{escape(str(run.path))}</code>"), _whole(run.seed), _whole(rounds_of(run))]
+        + [Cell.number(run.final.get(first, {}).get(kind), form), Cell.number(run.final.get(first, {}).get("loss"))]
+        + [Cell.number(sum(r["seconds"] for r in run.rounds), "seconds"), _whole(dropped(run))]
+        for group in groups
+        for run in group.runs
+    ]
+    return table(head, rows, numeric_from=2)
+
+
+def rounds_of(run: RunFolder) -> int:
+    """Finished rounds; what is done once at the end is none."""
+    return sum("finish" not in line for line in run.rounds)
+
+
+def dropped(run: RunFolder) -> int:
+    """Replies that did not count."""
+    return sum(len(line.get("dropped", [])) for line in run.rounds)
+
+
+def seconds_a_round(run: RunFolder) -> float:
+    """On average."""
+    return sum(line["seconds"] for line in run.rounds) / len(run.rounds)
+
+
+def _over_runs(values: Sequence[float | None], form: str, interval: bool = True) -> Cell:
+    there = [v for v in values if v is not None]
+    if not there:
+        return Cell.number(None)
+    mean, low, high = mean_band(there)
+    return Cell.number(mean, form, *((low, high) if interval else ()))
+
+
+def _best(group: Group, where: str, kind: str, form: str) -> Cell:
+    """The best round of the mean over runs."""
+    means = over_rounds(group.runs, where, kind).mean
+    return Cell.number((max if kind == "accuracy" else min)(means, default=None), form)
+
+
+def _whole(value: int) -> Cell:
+    return Cell.number(value, "whole")
+
+
+def _compared(said: Any, form: str) -> Cell:
+    if not isinstance(said, Mapping):
+        return Cell.number(said if isinstance(said, (int, float)) else None, form)
+    return Cell.number(said.get("mean"), form, said.get("low"), said.get("high"))
+
+
+def _against(said: Any, form: str) -> list[Cell]:
+    """Difference, p and verdict of a comparison with the first method."""
+    if not isinstance(said, Mapping):
+        return [Cell.number(None)] * 3
+    difference = Cell.number(said.get("difference"), form, said.get("low"), said.get("high"))
+    verdict = said.get("verdict")
+    badge = f'<span class="badge {escape(str(verdict))}">{escape(str(verdict))}</span>' if verdict else "–"
+    return [difference, Cell.number(said.get("p")), Cell(badge)]
