@@ -33,7 +33,7 @@ def demo_report(folder: Path) -> None:
     try:
         tell_page(write_report(folder, folder / "report.html"))
     except DataError as e:
-        out.print(f"There is no report page: {e}", highlight=False, markup=False)
+        out.print(f"There is no report page: {e}", highlight=False, markup=False, soft_wrap=True)
 
 
 def tell_page(page: Path) -> None:

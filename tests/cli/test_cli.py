@@ -140,7 +140,8 @@ def test_demo_ends_with_a_table_and_curves(capsys, tmp_path):
 def test_demo_without_plotly_says_what_to_install(capsys, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "plotly.offline", None)
     assert fedstrata("demo", "--out", "demo") == 0
-    assert "There is no report page: the report page needs plotly: pip install 'fedstrata[report]'" in capsys.readouterr().out
+    said = "There is no report page: the report page needs plotly: pip install 'fedstrata[report]'"
+    assert said in capsys.readouterr().out
 
 
 def test_version(capsys):

@@ -119,7 +119,8 @@ def test_another_method_shows_its_own_layers(browser, page_file):
 def test_a_click_on_a_head_sorts_the_table(browser, page_file):
     with opened(browser, page_file) as tab:
         head = tab.locator("#results th", has_text="rounds").first
-        column = "[...document.querySelectorAll('#results table')[0].tBodies[0].rows].map((r) => r.cells[0].innerText)"
+        rows = "[...document.querySelectorAll('#results table')[0].tBodies[0].rows]"
+        column = f"{rows}.map((r) => r.cells[0].innerText)"
         by_name = tab.locator("#results th", has_text="method").first
         by_name.click()
         names = tab.evaluate(column)
@@ -129,7 +130,7 @@ def test_a_click_on_a_head_sorts_the_table(browser, page_file):
         assert by_name.get_attribute("aria-sort") == "descending"
         assert head.get_attribute("aria-sort") == "none"
         tab.locator("#results th", has_text="test loss").first.click()
-        values = "[...document.querySelectorAll('#results table')[0].tBodies[0].rows].map((r) => +r.cells[9].dataset.value)"
+        values = f"{rows}.map((r) => +r.cells[9].dataset.value)"
         losses = tab.evaluate(values)
         assert losses == sorted(losses, reverse=True)
 
@@ -149,7 +150,8 @@ def test_light_and_dark_can_be_switched_and_figures_follow(browser, page_file):
 
 def test_a_method_can_be_hidden_in_all_figures(browser, page_file):
     with opened(browser, page_file) as tab:
-        shown = "document.querySelector('[data-figure=curves-accuracy] .canvas').data.filter((t) => t.visible !== false).length"
+        canvas = "document.querySelector('[data-figure=curves-accuracy] .canvas')"
+        shown = f"{canvas}.data.filter((t) => t.visible !== false).length"
         tab.locator("[data-figure='curves-accuracy']").scroll_into_view_if_needed()
         tab.wait_for_selector("[data-figure='curves-accuracy'] .main-svg")
         before = tab.evaluate(shown)

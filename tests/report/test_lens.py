@@ -40,7 +40,8 @@ def test_what_clients_have_in_layers_is_shown_round_by_round(tmp_path):
 def test_clients_that_were_dropped_have_no_column(tmp_path):
     clients = unequal_clients()
     clients.x[clients.rows[2]] = np.inf
-    fs.simulate("fedavg", mlp(), clients, rounds=2, out=tmp_path / "r", evaluate_train=False, test=(clients.x[:9], clients.y[:9]))
+    test = clients.x[:9], clients.y[:9]
+    fs.simulate("fedavg", mlp(), clients, rounds=2, out=tmp_path / "r", evaluate_train=False, test=test)
     frames = lens(read_run(tmp_path / "r")).frames
     assert all(f.clients == [[0, 1, 3, 4, 5, 6]] * 2 for f in frames)
 

@@ -82,8 +82,10 @@ def test_the_slider_has_a_picture_for_every_round(folder):
 
 def test_the_scores_of_clients_are_those_of_the_run(folder):
     run = read_run(folder / "layerwise")
-    scores = Again().scores(run)
-    assert scores is not None
+    again = Again().scores(run)
+    assert again is not None
+    scores, sizes = again
+    assert sizes.sum() == 1257
     assert np.mean(scores) == pytest.approx(run.final["clients"]["mean"], abs=1e-6)
     assert np.std(scores) == pytest.approx(run.final["clients"]["std"], abs=1e-6)
 

@@ -51,8 +51,8 @@ class Again:
         except Exception as e:  # whatever a file of somebody's does, the rest of the page is worth having
             return Split(str(settings.get("data")), why_not=in_short(e))
 
-    def scores(self, run: RunFolder) -> np.ndarray | None:
-        """The final model's accuracy (or loss) on each client's own data, [N], where that is quickly had."""
+    def scores(self, run: RunFolder) -> tuple[np.ndarray, np.ndarray] | None:
+        """The final model's accuracy (or loss) on each client's own data, and its examples, where quickly had."""
         weights = run.path / "model.safetensors"
         if not weights.exists() or "clients" not in run.final:
             return None
@@ -63,7 +63,8 @@ class Again:
             made = model(exp.model, data.shape, data.classes, exp.seed, vocabulary=data.vocabulary)
             made, _ = exp.recipe.adapt(made, exp.training, exp.seed)
             made.load_state_dict(load_file(weights))
-            return _scored(made, exp.clients(data))
+            clients = exp.clients(data)
+            return _scored(made, clients), clients.sizes
         except Exception:  # it is an extra; the split says what is wrong with the data
             return None
 

@@ -178,5 +178,8 @@ def _comparison(folder: Path) -> dict[str, Any]:
 
 def _compared(folder: Path, said: Mapping[str, Any]) -> list[Group]:
     """The runs of a comparison under the names that it gives them; some may have been moved away."""
-    there = {m["name"]: [folder / r for r in m["runs"] if (folder / r / "rounds.jsonl").exists()] for m in said["methods"]}
-    return [Group(name, tuple(map(read_run, runs))) for name, runs in there.items() if runs]
+    groups = []
+    for method in said["methods"]:
+        there = [folder / r for r in method["runs"] if (folder / r / "rounds.jsonl").exists()]
+        groups += [Group(method["name"], tuple(map(read_run, there)))] if there else []
+    return groups

@@ -55,7 +55,8 @@ def table(head: Sequence[str], rows: Iterable[Sequence[Cell]], numeric_from: int
         for i, h in enumerate(head)
     )
     body = "".join(f"<tr>{''.join(_cell(i, c, numeric_from) for i, c in enumerate(row))}</tr>" for row in rows)
-    return f'<div class="scroll"><table class="sorted"><thead><tr>{heads}</tr></thead><tbody>{body}</tbody></table></div>'
+    inner = f"<thead><tr>{heads}</tr></thead><tbody>{body}</tbody>"
+    return f'<div class="scroll"><table class="sorted">{inner}</table></div>'
 
 
 def _cell(i: int, cell: Cell, numeric_from: int) -> str:
@@ -93,13 +94,12 @@ def citation(entry: str) -> str:
     found = {k.lower(): _plain(v) for k, v in re.findall(r"^\s*(\w+) = \{(.*?)\},?$", entry, re.M | re.S)}
     if "title" not in found:
         return escape(entry.lstrip("% "))
-    authors = found.get("author", "").split(" and ")
-    first = authors[0].partition(",")[0]
-    who = first + (" et al." if len(authors) > 2 else f" and {authors[1].partition(',')[0]}" if len(authors) == 2 else "")
+    authors = [a.partition(",")[0] for a in found.get("author", "").split(" and ")]
+    who = f"{authors[0]} et al." if len(authors) > 2 else " and ".join(authors)
     where = found.get("booktitle") or found.get("journal") or found.get("publisher") or ""
     where = where or (f"arXiv {found['eprint']}" if "eprint" in found else found.get("note", ""))
     rest = ", ".join(part for part in (where, found.get("year", "")) if part)
-    return f"{escape(who)}. <cite>{escape(found['title'])}</cite>. {escape(rest)}.".lstrip(". ")
+    return f"{escape(who.rstrip('.'))}. <cite>{escape(found['title'])}</cite>. {escape(rest)}.".lstrip(". ")
 
 
 def _plain(text: str) -> str:

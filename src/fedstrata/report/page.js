@@ -73,7 +73,7 @@
 
   // a range over the rounds with a button that plays them
   function slider(changed) {
-    const box = document.createElement("label");
+    const box = document.createElement("div");
     box.className = "slide";
     const play = document.createElement("button");
     const range = document.createElement("input");
@@ -93,7 +93,7 @@
     range.addEventListener("input", () => { stop(); tell(); });
     play.addEventListener("click", () => {
       if (timer) return stop();
-      if (+range.value === frames.length - 1) range.value = -1;
+      if (+range.value === frames.length - 1) { range.value = 0; tell(); }
       play.textContent = "❚❚";
       timer = setInterval(() => {
         if (+range.value >= frames.length - 1) return stop();

@@ -4,8 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from html import escape
 from inspect import cleandoc
-
-import numpy as np
+from typing import Any
 
 from fedstrata import toml
 from fedstrata.decisions import decisions_of
@@ -78,7 +77,8 @@ def split(draft: Draft) -> str:
         if made.clients is None:
             told.append(f'<p class="missing">No picture of {escape(made.title)}: {ticked(made.why_not)}</p>')
         else:
-            shown.append(plots.split_figure(made) | {"says": f"{made.title}: {facts_in_words(describe(made.clients))}."})
+            says = f"{made.title}: {facts_in_words(describe(made.clients))}."
+            shown.append(plots.split_figure(made) | {"says": says})
     figure = draft.figure("split", {"choices": shown, "height": 380}) if shown else ""
     said = '<p class="lead">How many examples of which class each client owns.</p>'
     return said + figure + "".join(told)
@@ -108,7 +108,8 @@ def clients(draft: Draft) -> str:
         return f'<p class="missing">{why}</p>'
     kind = watched(groups)
     over = draft.figure("fairness", plots.fairness(groups, kind), title="over the rounds")
-    scored = [(i, g.name, s, _sizes(draft, g.runs[0])) for i, g in enumerate(groups) if (s := _scores(draft, g)) is not None]
+    again = [(i, g.name, draft.again.scores(g.runs[0])) for i, g in enumerate(groups)]
+    scored = [(i, name, *found) for i, name, found in again if found is not None]
     caption = "A point is a client; the final model of the first seed, on the examples that the client trained on."
     last = draft.figure("distribution", plots.distribution(scored, kind), caption, "at the end") if scored else ""
     said = f"The global model's {kind} on each client's own data. A good mean can hide clients that are left behind."
@@ -131,7 +132,8 @@ def left_out(draft: Draft) -> str:
         for group, run, line in lost[:LOST_ROWS]
     ]
     more = f"<p>The first {LOST_ROWS} of {len(lost)} rounds; rounds.jsonl has all.</p>" if len(lost) > LOST_ROWS else ""
-    return f'<p class="lead">{said}</p><div class="prose">{table(["method", "seed", "round", "clients", "why"], rows)}</div>{more}'
+    shown = table(["method", "seed", "round", "clients", "why"], rows)
+    return f'<p class="lead">{said}</p><div class="prose">{shown}</div>{more}'
 
 
 def recipes(draft: Draft) -> str:
@@ -151,13 +153,7 @@ def made(draft: Draft) -> str:
     boxes = [
         f'<div class="card">{definitions([("runs", len(runs)), *said])}</div>' for said, runs in machines.items()
     ]
-    again = [
-        details(
-            f"{g.name}: experiment.toml",
-            code(f"fedstrata run {g.runs[0].path / 'experiment.toml'}", copied=True) + code(toml.dumps(g.runs[0].settings)),
-        )
-        for g in found.groups
-    ]
+    again = [details(f"{g.name}: experiment.toml", _experiment(g.runs[0])) for g in found.groups]
     return f'<div class="cards">{"".join(boxes)}</div>{"".join(again)}'
 
 
@@ -184,14 +180,15 @@ def facts(found: Found) -> list[tuple[str, str]]:
         said = dict.fromkeys(str(r.settings[key]).rpartition("/")[2] for r in runs if key in r.settings)
         told += [(key, ", ".join(said) if len(said) < 4 else f"{len(said)} of them")] if said else []
     sizes = sorted({int(r.environment["parameters"]) for r in runs if "parameters" in r.environment})
-    return told + ([("parameters", f"{sizes[0]:,}" if len(sizes) == 1 else f"{sizes[0]:,}–{sizes[-1]:,}")] if sizes else [])
+    return told + ([("parameters", "–".join(f"{n:,}" for n in dict.fromkeys([sizes[0], sizes[-1]])))] if sizes else [])
 
 
 def _legend(groups: Sequence[Group]) -> str:
     """The lines of the groups; a click hides one in all figures."""
     dashes = {"solid": "", "dash": "6 4", "dashdot": "8 3 2 3", "dot": "2 3"}
     chips = "".join(
-        f'<button type="button" class="chip" aria-pressed="true" data-group="g{i}"><svg viewBox="0 0 26 8" aria-hidden="true">'
+        f'<button type="button" class="chip" aria-pressed="true" data-group="g{i}">'
+        '<svg viewBox="0 0 26 8" aria-hidden="true">'
         f'<line x1="0" y1="4" x2="26" y2="4" stroke="var(--c{i % len(COLOURS)})" stroke-width="2.5" '
         f'stroke-dasharray="{dashes[DASHES[i % len(DASHES)]]}"/></svg>{escape(g.name)}</button>'
         for i, g in enumerate(groups)
@@ -235,14 +232,10 @@ def _recipe(group: Group) -> str:
     )
 
 
-def _scores(draft: Draft, group: Group) -> np.ndarray | None:
-    return draft.again.scores(group.runs[0])
+def _experiment(run: RunFolder) -> str:
+    """How to run it again, and what that runs."""
+    return code(f"fedstrata run {run.path / 'experiment.toml'}", copied=True) + code(toml.dumps(run.settings))
 
 
-def _sizes(draft: Draft, run: RunFolder) -> np.ndarray:
-    split = draft.again.split(run).clients
-    return split.sizes if split is not None else np.zeros(0, dtype=int)
-
-
-def _lost(line: dict) -> bool:
+def _lost(line: dict[str, Any]) -> bool:
     return bool(line.get("dropped") or line.get("empty") or line.get("warnings"))
