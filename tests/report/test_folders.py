@@ -38,11 +38,17 @@ def test_a_recipe_is_called_by_its_method_or_by_what_was_set_in_it():
 
 
 def test_bands_are_those_of_student():
-    mean, low, high = mean_band([0.1, 0.2, 0.3])
-    assert mean == pytest.approx(0.2)
+    mean, low, high = mean_band([1.1, 1.2, 1.3])
+    assert mean == pytest.approx(1.2)
     assert high - mean == pytest.approx(4.302653 * 0.1 / 3**0.5, rel=1e-6)
     assert mean - low == pytest.approx(high - mean)
     assert mean_band([0.7]) == (0.7, 0.7, 0.7)
+
+
+def test_bands_stay_where_values_can_be():
+    assert mean_band([0.1, 0.9], rate=True)[1:] == (0, 1)
+    assert mean_band([0.1, 0.9])[2] > 1
+    assert mean_band([-0.1, 0.9])[1] < -0.1
 
 
 def test_a_curve_is_the_mean_over_seeds(folder):

@@ -20,7 +20,7 @@ def seen(folder, recipe: fs.Recipe | str, **settings):
 def test_what_layers_have_is_shown_over_the_rounds(tmp_path):
     run, found = seen(tmp_path / "r", "adaptive_fedprox + fedlayerwise + lws(beta=0.1)")
     heats = {h.title: h for h in found.heats}
-    gamma, mu = heats["γ, shrinking"], heats["μ, proximal strength"]
+    gamma, mu = heats["\u03b3, shrinking"], heats["μ, proximal strength"]
     assert gamma.layers == ["0", "2"]
     assert mu.layers == ["0.weight", "0.bias", "2.weight", "2.bias"]
     assert gamma.rounds == [1, 2, 3]
@@ -39,7 +39,7 @@ def test_what_clients_have_in_layers_is_shown_round_by_round(tmp_path):
 
 def test_clients_that_were_dropped_have_no_column(tmp_path):
     clients = unequal_clients()
-    clients.x[clients.rows[2]] = np.inf
+    clients.x[clients.rows[2]] *= 1e200  # whose gradients overflow
     test = clients.x[:9], clients.y[:9]
     fs.simulate("fedavg", mlp(), clients, rounds=2, out=tmp_path / "r", evaluate_train=False, test=test)
     frames = lens(read_run(tmp_path / "r")).frames
@@ -53,14 +53,14 @@ def test_a_number_a_client_is_not_taken_for_a_number_a_layer(tmp_path):
 
 
 def test_updates_that_were_merged_are_no_clients(tmp_path):
-    _, found = seen(tmp_path / "r", "fedavg", memory=3 * 53 * 8 / 2**30)
+    _, found = seen(tmp_path / "r", "fedavg", memory=6 * 53 * 8 / 2**30)  # a few at a time
     assert found.frames == []
 
 
 def test_the_sentence_names_the_layer_in_which_clients_disagree_most(tmp_path):
     run, found = seen(tmp_path / "r", "fedlayerwise")
     late = run.notes["angle/00002"].mean(0)
-    assert f"disagree most in {run.notes['layers'][late.argmax()]} (angle {late.max():.3g})" in in_words(found)
+    assert f"disagree most in layer {run.notes['layers'][late.argmax()]} ({late.max():.3g})" in in_words(found)
 
 
 def test_summaries_over_clients():

@@ -136,7 +136,8 @@ def _methods() -> dict[str, str]:
 
 def _short(part: Part) -> str:
     """A part with the settings that are not its defaults."""
-    given = {f.name: v for f in fields(part) if (v := getattr(part, f.name)) != f.default}
+    known = fields(part)  # pyright: ignore[reportArgumentType]
+    given = {f.name: v for f in known if (v := getattr(part, f.name)) != f.default}
     said = ", ".join(f"{name}={value!r}" for name, value in given.items())
     return type(part).__name__ + (f"({said})" if said else "")
 

@@ -13,7 +13,7 @@ WORDS: dict[str, tuple[str, str]] = {
     "angle": ("angle", "between a client's update and the mean update, in radians, as the method smooths it"),
     "cosine": ("cosine", "between a client's layer and the global one"),
     "weights": ("weight", "how much a client counts in the layer"),
-    "gamma": ("γ, shrinking", "the factor that the layer is multiplied by; 1 leaves it alone"),
+    "gamma": ("\u03b3, shrinking", "the factor that the layer is multiplied by; 1 leaves it alone"),
     "tau": ("τ, disagreement", "how far apart the clients' updates of the layer are"),
     "mu": ("μ, proximal strength", "how strongly clients are held near the global layer"),
     "interval": ("interval", "rounds between two averages of the layer"),
@@ -127,16 +127,15 @@ def thinned(count: int, most: int) -> list[int]:
 
 def in_words(found: Lens) -> str:
     """Where clients agree least and most, over the last quarter of the rounds."""
-    for title in ("angle, mean", "τ, disagreement", "uneven drift"):
+    disagree = "clients disagree most", "least"
+    words = {"angle, mean": disagree, "τ, disagreement": disagree}
+    for title, (most, least) in (words | {"uneven drift": ("clients drift most unevenly", "most evenly")}).items():
         heat = next((h for h in found.heats if h.title == title and len(h.layers) > 1), None)
         if heat is not None:
             late = heat.values[:, -max(1, len(heat.rounds) // 4) :].mean(1)
-            most, least = int(late.argmax()), int(late.argmin())
-            what = title.partition(",")[0]
-            return (
-                f"Over the last quarter of the rounds, clients disagree most in {heat.layers[most]} "
-                f"({what} {late[most]:.3g}) and least in {heat.layers[least]} ({what} {late[least]:.3g})."
-            )
+            high, low = (f"layer {heat.layers[i]} ({late[i]:.3g})" for i in (late.argmax(), late.argmin()))
+            what = f"The measure is {title.partition(',')[0]}."
+            return f"Over the last quarter of the rounds, {most} in {high} and {least} in {low}. {what}"
     return ""
 
 

@@ -27,10 +27,11 @@ class Cell:
     def number(cls, value: float | None, form: str = "number", low: float | None = None, high: float | None = None):
         """A number in its form, with the interval around it if there is one; nothing is a dash."""
         if value is None or not isfinite(value):
-            return cls('<span class="none">–</span>')
+            return cls('<span class="none">\u2013</span>')
         more = ""
         if low is not None and high is not None and high > low:
-            more = f'<span class="interval">{formed(low, form)} – {formed(high, form)}</span>'
+            ends = " \u2013 ".join(formed(v, form).removesuffix(" %") for v in (low, high))
+            more = f'<span class="interval">{ends}</span>'
         return cls(f"{formed(value, form)}{more}", value)
 
 
@@ -89,6 +90,11 @@ def ticked(text: str) -> str:
     return re.sub(r"`([^`]+)`", r"<code>\1</code>", escape(text, quote=False))
 
 
+def paragraphs(text: str) -> str:
+    """Escaped, in paragraphs that break where the page does."""
+    return "".join(f"<p>{escape(' '.join(p.split()), quote=False)}</p>" for p in text.split("\n\n"))
+
+
 def citation(entry: str) -> str:
     """A BibTeX entry as a line to read: authors, title, where, year."""
     found = {k.lower(): _plain(v) for k, v in re.findall(r"^\s*(\w+) = \{(.*?)\},?$", entry, re.M | re.S)}
@@ -105,4 +111,5 @@ def citation(entry: str) -> str:
 def _plain(text: str) -> str:
     """BibTeX without braces, accents in place, in one line."""
     marked = re.sub(r"\\([\"'`^~vc])\s*\{?(\w)\}?", lambda m: m[2] + ACCENTS[m[1]], text)
-    return normalize("NFC", " ".join(re.sub(r"[{}]", "", marked).replace("--", "–").split()))
+    marked = marked.replace(r"$\mu$", "\u03bc")
+    return normalize("NFC", " ".join(re.sub(r"[{}]", "", marked).replace("--", "\u2013").split()))

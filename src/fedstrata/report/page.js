@@ -111,14 +111,23 @@
     return { box, use };
   }
 
+  function checkbox(text, changed) {
+    const label = document.createElement("label"), box = document.createElement("input");
+    label.className = "same";
+    Object.assign(box, { type: "checkbox", checked: true });
+    box.addEventListener("change", () => changed(box.checked));
+    label.append(box, text);
+    return label;
+  }
+
   function set_up(element) {
     const figure = FIGURES[element.dataset.figure];
     const canvas = element.querySelector(".canvas"), controls = element.querySelector(".controls");
-    let choice = figure.choices[0], frame = null;
+    let choice = figure.choices[0], frame = null, same = true;
     const caption = element.querySelector("figcaption") || element.appendChild(document.createElement("figcaption"));
     const draw = () => {
       const data = choice.data.map((trace) => ({
-        ...coloured(trace), ...(frame ? { x: frame.x, z: frame.z } : {}), visible: !hidden.has(trace.legendgroup),
+        ...coloured(trace), ...(frame ? { x: frame.x, z: frame.z } : {}), ...(same ? {} : { zauto: true }), visible: !hidden.has(trace.legendgroup),
       }));
       Plotly.react(canvas, data, themed(choice.layout), CONFIG);
     };
@@ -129,7 +138,7 @@
       if (slide) slide.use(choice.frames); else draw();
     };
     if (figure.choices.length > 1) controls.append(segments(figure.choices.map((c) => c.title), choose));
-    if (slide) controls.append(slide.box);
+    if (slide) controls.append(slide.box, checkbox("one scale for all rounds", (on) => { same = on; draw(); }));
     drawn.set(element, draw);
     choose(0);
   }
@@ -175,7 +184,7 @@
 
   for (const table of document.querySelectorAll("table.sorted")) {
     const heads = [...table.tHead.rows[0].cells];
-    heads.forEach((head, column) => head.querySelector("button").addEventListener("click", () => {
+    heads.forEach((head, column) => head.addEventListener("click", () => {
       const up = head.getAttribute("aria-sort") === "descending" || (head.getAttribute("aria-sort") === "none" && !head.classList.contains("n"));
       const key = (row) => {
         const cell = row.cells[column];

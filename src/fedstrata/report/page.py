@@ -9,7 +9,7 @@ from pathlib import Path
 from fedstrata.errors import DataError
 from fedstrata.report.folders import Found, find
 from fedstrata.report.sections import SECTIONS, Draft, facts
-from fedstrata.report.style import COLOURS, DARK_COLOURS
+from fedstrata.report.style import CLASSES, COLOURS, DARK_CLASSES, DARK_COLOURS
 from fedstrata.version import __version__
 
 PAGE = """\
@@ -96,20 +96,21 @@ def _title(found: Found) -> str:
     *others, last = [group.name for group in found.groups]
     if len(others) > 3:
         return f"{len(others) + 1} methods"
-    return f"{', '.join(others)} and {last}" if others else last
+    return ", ".join([*others, last])
 
 
 def _colours() -> str:
     """The colours of lines as variables of the style sheet, light and dark."""
 
-    def block(where: str, colours: Sequence[str]) -> str:
-        return where + "{" + "".join(f"--c{i}:{c};" for i, c in enumerate(colours)) + "}"
+    def block(where: str, lines: Sequence[str], classes: Sequence[str]) -> str:
+        named = {f"c{i}": c for i, c in enumerate(lines)} | {f"class-{i}": c for i, c in enumerate(classes)}
+        return where + "{" + "".join(f"--{name}:{colour};" for name, colour in named.items()) + "}"
 
-    dark = block(':root:not([data-theme="light"])', DARK_COLOURS)
+    dark = block(':root:not([data-theme="light"])', DARK_COLOURS, DARK_CLASSES)
     return (
-        block(":root", COLOURS)
+        block(":root", COLOURS, CLASSES)
         + f"@media (prefers-color-scheme: dark){{{dark}}}"
-        + block(':root[data-theme="dark"]', DARK_COLOURS)
+        + block(':root[data-theme="dark"]', DARK_COLOURS, DARK_CLASSES)
     )
 
 

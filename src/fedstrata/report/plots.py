@@ -57,10 +57,10 @@ def distribution(scores: Sequence[tuple[int, str, np.ndarray, np.ndarray]], watc
         }
         for i, name, values, sizes in scores
     ]
-    axis = {"title": {"text": f"{watched} on a client's own data"}}
+    axis = {"title": {"text": watched}}
     rate = {"tickformat": ".0%"} if watched == "accuracy" else {}
     layout = {"xaxis": axis | rate, "yaxis": {"autorange": "reversed", "showgrid": False}}
-    return {"choices": [{"title": "", "data": traces, "layout": layout}], "height": 90 + 62 * len(scores)}
+    return {"choices": [{"title": "", "data": traces, "layout": layout}], "height": max(372, 90 + 62 * len(scores))}
 
 
 def split_figure(split: Split) -> dict[str, Any]:
@@ -133,7 +133,7 @@ def _bars(counts: np.ndarray) -> dict[str, Any]:
             "x": list(range(len(counts))),
             "y": counts[:, c].astype(int).tolist(),
             "name": f"class {c}" if named else "examples",
-            "marker": {"color": CLASSES[c] if named else "@0", "line": {"width": 0.5, "color": "@card"}},
+            "marker": {"color": f"@class-{c}" if named else "@0", "line": {"width": 0.5, "color": "@card"}},
             "hovertemplate": f"client %{{x}}, {f'class {c}, ' if named else ''}%{{y}} examples<extra></extra>",
         }
         for c in range(classes)
@@ -173,7 +173,7 @@ def _heat(values: np.ndarray, scale: np.ndarray, hover: str) -> dict[str, Any]:
 
 
 def _layer_axis() -> dict[str, Any]:
-    return {"type": "category", "autorange": "reversed", "showgrid": False}
+    return {"title": {"text": "layer"}, "type": "category", "autorange": "reversed", "showgrid": False}
 
 
 def _height(rows: int) -> int:

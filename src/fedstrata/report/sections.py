@@ -15,7 +15,7 @@ from fedstrata.report import plots
 from fedstrata.report.again import Again, different_splits
 from fedstrata.report.folders import Found, Group, RunFolder, method_name
 from fedstrata.report.lens import Lens, in_words, lens
-from fedstrata.report.markup import Cell, citation, code, definitions, details, table, ticked
+from fedstrata.report.markup import Cell, citation, code, definitions, details, paragraphs, table, ticked
 from fedstrata.report.series import SETS, measures
 from fedstrata.report.split import facts_in_words
 from fedstrata.report.style import COLOURS, DASHES
@@ -53,7 +53,8 @@ def results(draft: Draft) -> str:
     found = draft.found
     tables = [comparison_table(said) for said in found.comparisons] or [groups_table(found.groups)]
     several = any(len(g.runs) > 1 for g in found.groups)
-    said = "The last round; means over seeds with their 95 % intervals." if several else "The last round of each run."
+    means = "The last round; means over seeds with their 95&nbsp;% intervals."
+    said = means if several else "The last round of each run."
     hint = " One seed says little about which method is better." if not several and len(found.groups) > 1 else ""
     every = details(f"every run ({len(found.runs)})", runs_table(found.groups))
     return f'<p class="lead">{said}{hint} A click on a column sorts by it.</p>{"".join(tables)}{every}'
@@ -64,7 +65,7 @@ def learning(draft: Draft) -> str:
     groups = draft.found.groups
     names = sorted({m for where in SETS for m in measures(groups, where)}, key=lambda m: (m != "accuracy", m == "loss"))
     several = any(len(g.runs) > 1 for g in groups)
-    said = "Lines are means over seeds, bands their 95 % intervals." if several else "One line a run."
+    said = "Lines are means over seeds, bands their 95&nbsp;% intervals." if several else "One line a run."
     plotted = [draft.figure(f"curves-{m}", plots.curves(groups, m), title=m) for m in names]
     return f'<p class="lead">{said}</p>{_legend(groups)}<div class="pair">{"".join(plotted)}</div>'
 
@@ -126,11 +127,7 @@ def left_out(draft: Draft) -> str:
     empty = sum("empty" in line for _, _, line in lost)
     replies = sum(dropped(run) for run in draft.found.runs)
     said = f"{replies:,} replies did not count" + (f", and in {empty:,} rounds nothing changed." if empty else ".")
-    rows = [
-        [Cell.text(group.name), Cell.number(run.seed, "whole"), Cell.number(line["round"] + 1, "whole")]
-        + [Cell.number(len(line.get("dropped", [])), "whole"), Cell.text("; ".join(line.get("warnings", [])) or "–")]
-        for group, run, line in lost[:LOST_ROWS]
-    ]
+    rows = [_lost_row(*one) for one in lost[:LOST_ROWS]]
     more = f"<p>The first {LOST_ROWS} of {len(lost)} rounds; rounds.jsonl has all.</p>" if len(lost) > LOST_ROWS else ""
     shown = table(["method", "seed", "round", "clients", "why"], rows)
     return f'<p class="lead">{said}</p><div class="prose">{shown}</div>{more}'
@@ -150,11 +147,10 @@ def made(draft: Draft) -> str:
     machines: dict[tuple[tuple[str, object], ...], list[RunFolder]] = {}
     for run in found.runs:
         machines.setdefault(tuple(run.environment.items()), []).append(run)
-    boxes = [
-        f'<div class="card">{definitions([("runs", len(runs)), *said])}</div>' for said, runs in machines.items()
-    ]
+    boxes = [f'<div class="card">{definitions([("runs", len(runs)), *said])}</div>' for said, runs in machines.items()]
     again = [details(f"{g.name}: experiment.toml", _experiment(g.runs[0])) for g in found.groups]
-    return f'<div class="cards">{"".join(boxes)}</div>{"".join(again)}'
+    said = '<p class="lead">Where the runs ran, and the files that repeat them.</p>'
+    return f'{said}<div class="cards">{"".join(boxes)}</div>{"".join(again)}'
 
 
 SECTIONS: dict[str, tuple[str, Callable[[Draft], str]]] = {
@@ -175,12 +171,14 @@ def facts(found: Found) -> list[tuple[str, str]]:
     runs = found.runs
     rounds = sorted({rounds_of(r) for r in runs})
     told = [("methods", str(len(found.groups))), ("runs", str(len(runs)))]
-    told += [("rounds", "–".join(map(str, dict.fromkeys([rounds[0], rounds[-1]]))))]
+    told += [("rounds", "\u2013".join(map(str, dict.fromkeys([rounds[0], rounds[-1]]))))]
     for key in ("data", "model"):
         said = dict.fromkeys(str(r.settings[key]).rpartition("/")[2] for r in runs if key in r.settings)
         told += [(key, ", ".join(said) if len(said) < 4 else f"{len(said)} of them")] if said else []
     sizes = sorted({int(r.environment["parameters"]) for r in runs if "parameters" in r.environment})
-    return told + ([("parameters", "–".join(f"{n:,}" for n in dict.fromkeys([sizes[0], sizes[-1]])))] if sizes else [])
+    return told + (
+        [("parameters", "\u2013".join(f"{n:,}" for n in dict.fromkeys([sizes[0], sizes[-1]])))] if sizes else []
+    )
 
 
 def _legend(groups: Sequence[Group]) -> str:
@@ -209,14 +207,13 @@ def _lens(draft: Draft, i: int, run: RunFolder, found: Lens, numbers: int) -> st
     maps = ""
     if found.frames:
         maps = draft.figure(f"clients-{i}", plots.client_maps(found.frames, numbers), title="clients by layers")
-    seed = f" Of seed {run.seed}." if said else f"Of seed {run.seed}."
-    return f'<p class="finding">{escape(said)}{seed}</p>{maps}{grid}'
+    return f'<p class="finding">{escape(said)} Shown is seed {run.seed}.</p>{maps}{grid}'
 
 
 def _recipe(group: Group) -> str:
     parts = "".join(
         f'<div class="part"><span class="slot">{escape(slot.partition(".")[0])}</span><code>{escape(repr(part))}</code>'
-        f"<p>{escape(cleandoc(type(part).__doc__ or ''), quote=False)}</p></div>"
+        f"{paragraphs(cleandoc(type(part).__doc__ or ''))}</div>"
         for slot, part in group.recipe.parts().items()
     )
     found = decisions_of(group.recipe, method_name(group.recipe))
@@ -235,6 +232,12 @@ def _recipe(group: Group) -> str:
 def _experiment(run: RunFolder) -> str:
     """How to run it again, and what that runs."""
     return code(f"fedstrata run {run.path / 'experiment.toml'}", copied=True) + code(toml.dumps(run.settings))
+
+
+def _lost_row(group: Group, run: RunFolder, line: dict[str, Any]) -> list[Cell]:
+    counts = run.seed, line["round"] + 1, len(line.get("dropped", []))
+    why = "; ".join(line.get("warnings", [])) or "nothing changed"
+    return [Cell.text(group.name), *(Cell.number(n, "whole") for n in counts), Cell.text(why)]
 
 
 def _lost(line: dict[str, Any]) -> bool:

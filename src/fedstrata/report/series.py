@@ -36,13 +36,17 @@ def over_rounds(runs: Sequence[RunFolder], where: str, measure: str) -> Series:
             if value is not None and isfinite(value):
                 found.setdefault(line["round"] + 1, []).append(value)
     rounds = sorted(found)
-    bands = [mean_band(found[r]) for r in rounds]
+    rate = measure == "accuracy" or (where == "clients" and any("accuracy" in r.final.get("train", {}) for r in runs))
+    bands = [mean_band(found[r], rate) for r in rounds]
     mean, low, high = (list(column) for column in zip(*bands, strict=True)) if bands else ([], [], [])
     return Series(rounds, mean, low, high, len(runs))
 
 
-def mean_band(values: Iterable[float]) -> tuple[float, float, float]:
-    """(the mean, the ends of its 95 % interval by Student's t); of one value, the value alone."""
+def mean_band(values: Iterable[float], rate: bool = False) -> tuple[float, float, float]:
+    """(the mean, the ends of its 95 % interval by Student's t); of one value, the value alone.
+
+    The interval of what is never below 0 does not go there, and that of a rate not above 1.
+    """
     from scipy.special import stdtrit
 
     given = np.array(list(values), dtype=np.float64)
@@ -50,7 +54,8 @@ def mean_band(values: Iterable[float]) -> tuple[float, float, float]:
     if len(given) < 2:
         return mean, mean, mean
     half = float(stdtrit(len(given) - 1, 0.975)) * float(given.std(ddof=1)) / sqrt(len(given))
-    return mean, mean - half, mean + half
+    low = mean - half if given.min() < 0 else max(0.0, mean - half)
+    return mean, low, min(1.0, mean + half) if rate else mean + half
 
 
 def measures(groups: Sequence[Group], where: str) -> list[str]:

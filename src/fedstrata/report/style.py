@@ -18,13 +18,18 @@ CLASSES = (
 )  # fmt: skip
 """Paul Tol's muted scheme, for areas: up to ten classes."""
 
+DARK_CLASSES = (
+    "#6F63CE", "#88CCEE", "#44AA99", "#2B9B54", "#A8A845", "#DDCC77", "#D9788A", "#B84A7D", "#C277BC", "#8A8F94",
+)  # fmt: skip
+"""The same on a dark ground."""
+
 HEAT = "cividis"
 """The colour map of all heat maps: even in brightness, the same to colour-blind readers."""
 
 DASHES = ("solid", "dash", "dashdot", "dot")
 """Lines that coincide are still seen."""
 
-PRINT = {
+PRINT: dict[Any, Any] = {
     "font.size": 9,
     "axes.labelsize": 9,
     "axes.titlesize": 10,

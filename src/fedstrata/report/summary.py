@@ -43,13 +43,14 @@ def groups_table(groups: Sequence[Group]) -> str:
     scores = [(where, where, kind, form) for where in SETS if measures(groups, where)]
     scores += [("clients", title, key, form) for key, title in CLIENTS.items() if measures(groups, "clients")]
     scores += [(first, f"{first} loss", "loss", "number")] if kind == "accuracy" else []
-    head = ["method", "seeds", "rounds", *(title for _, title, _, _ in scores), "best", "s a round", "dropped"]
+    head = ["method", *(t for _, t, _, _ in scores), "best", "s a round", "rounds", "seeds", "dropped"]
     rows = []
     for group in groups:
-        cells = [Cell.text(group.name), _whole(len(group.runs)), _whole(max(map(rounds_of, group.runs)))]
+        cells = [Cell.text(group.name)]
         cells += [_over_runs([r.final.get(w, {}).get(m) for r in group.runs], f) for w, _, m, f in scores]
         cells += [_best(group, first, kind, form), _over_runs(list(map(seconds_a_round, group.runs)), "seconds", False)]
-        rows.append([*cells, _whole(sum(map(dropped, group.runs)))])
+        counts = max(map(rounds_of, group.runs)), len(group.runs), sum(map(dropped, group.runs))
+        rows.append([*cells, *map(_whole, counts)])
     return table(head, rows)
 
 
@@ -58,13 +59,12 @@ def runs_table(groups: Sequence[Group]) -> str:
     kind, first = watched(groups), main_set(groups)
     form = "percent" if kind == "accuracy" else "number"
     head = ["method", "folder", "seed", "rounds", f"{first} {kind}", f"{first} loss", "seconds", "dropped"]
-    rows = [
-        [Cell.text(group.name), Cell(f"<code>{escape(str(run.path))}</code>"), _whole(run.seed), _whole(rounds_of(run))]
-        + [Cell.number(run.final.get(first, {}).get(kind), form), Cell.number(run.final.get(first, {}).get("loss"))]
-        + [Cell.number(sum(r["seconds"] for r in run.rounds), "seconds"), _whole(dropped(run))]
-        for group in groups
-        for run in group.runs
-    ]
+    rows = []
+    for name, run in [(group.name, run) for group in groups for run in group.runs]:
+        scores = run.final.get(first, {})
+        cells = [Cell.text(name), Cell(f"<code>{escape(str(run.path))}</code>"), _whole(run.seed)]
+        cells += [_whole(rounds_of(run)), Cell.number(scores.get(kind), form), Cell.number(scores.get("loss"))]
+        rows.append([*cells, Cell.number(sum(r["seconds"] for r in run.rounds), "seconds"), _whole(dropped(run))])
     return table(head, rows, numeric_from=2)
 
 
@@ -87,7 +87,7 @@ def _over_runs(values: Sequence[float | None], form: str, interval: bool = True)
     there = [v for v in values if v is not None]
     if not there:
         return Cell.number(None)
-    mean, low, high = mean_band(there)
+    mean, low, high = mean_band(there, form == "percent")
     return Cell.number(mean, form, *((low, high) if interval else ()))
 
 
@@ -113,5 +113,5 @@ def _against(said: Any, form: str) -> list[Cell]:
         return [Cell.number(None)] * 3
     difference = Cell.number(said.get("difference"), form, said.get("low"), said.get("high"))
     verdict = said.get("verdict")
-    badge = f'<span class="badge {escape(str(verdict))}">{escape(str(verdict))}</span>' if verdict else "–"
+    badge = f'<span class="badge {escape(str(verdict))}">{escape(str(verdict))}</span>' if verdict else "\u2013"
     return [difference, Cell.number(said.get("p")), Cell(badge)]
