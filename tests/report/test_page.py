@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 import sys
 from html.parser import HTMLParser
 from pathlib import Path
@@ -128,6 +129,16 @@ def test_what_was_dropped_is_told_with_its_reason(tmp_path):
     text = page(find([tmp_path / "r"]), "")
     assert "2 replies did not count." in text
     assert "client 2 returned values that are NaN or infinite and did not count" in text
+
+
+def test_a_run_that_is_not_at_its_end_says_how_far_it_is(folder, tmp_path):
+    shutil.copytree(folder / "layerwise", tmp_path / "r")
+    lines = (tmp_path / "r/rounds.jsonl").read_text().splitlines(keepends=True)
+    (tmp_path / "r/rounds.jsonl").write_text("".join(lines[:2]))
+    (tmp_path / "r/model.safetensors").unlink()
+    text = page(find([tmp_path / "r"]), "")
+    assert "2 of 3" in text
+    assert "distribution" not in figures_of(text)
 
 
 def test_a_regression_has_losses_and_no_accuracy(tmp_path):

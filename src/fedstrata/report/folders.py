@@ -13,7 +13,7 @@ import numpy as np
 from fedstrata.core import Part, Recipe
 from fedstrata.errors import DataError
 from fedstrata.recipes import DEFAULTS, METHODS
-from fedstrata.record import read_recipe, read_rounds
+from fedstrata.record import read_notes, read_recipe, read_rounds
 
 COMPARISON = "compare.json"
 
@@ -40,12 +40,8 @@ class RunFolder:
 
     @cached_property
     def notes(self) -> dict[str, np.ndarray]:
-        """The diagnostics of every round; none where the run has not ended."""
-        path = self.path / "notes.npz"
-        if not path.exists():
-            return {}
-        with np.load(path, allow_pickle=False) as notes:
-            return dict(notes)
+        """The diagnostics of every round so far."""
+        return read_notes(self.path)
 
 
 @dataclass(frozen=True, eq=False)

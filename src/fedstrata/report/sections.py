@@ -197,7 +197,7 @@ def _legend(groups: Sequence[Group]) -> str:
 def _lens(draft: Draft, i: int, run: RunFolder, found: Lens, numbers: int) -> str:
     """The pictures of one run."""
     if not found.heats and not found.frames:
-        return '<p class="missing">This run has no notes: it has not ended, or was not recorded.</p>'
+        return '<p class="missing">This run has no notes.</p>'
     said = in_words(found)
     heats = [
         draft.figure(f"lens-{i}-{n}", plots.heat_map(heat), escape(heat.says), heat.title)

@@ -49,8 +49,7 @@ def groups_table(groups: Sequence[Group]) -> str:
         cells = [Cell.text(group.name)]
         cells += [_over_runs([r.final.get(w, {}).get(m) for r in group.runs], f) for w, _, m, f in scores]
         cells += [_best(group, first, kind, form), _over_runs(list(map(seconds_a_round, group.runs)), "seconds", False)]
-        counts = max(map(rounds_of, group.runs)), len(group.runs), sum(map(dropped, group.runs))
-        rows.append([*cells, *map(_whole, counts)])
+        rows.append([*cells, _rounds(group.runs), _whole(len(group.runs)), _whole(sum(map(dropped, group.runs)))])
     return table(head, rows)
 
 
@@ -63,7 +62,7 @@ def runs_table(groups: Sequence[Group]) -> str:
     for name, run in [(group.name, run) for group in groups for run in group.runs]:
         scores = run.final.get(first, {})
         cells = [Cell.text(name), Cell(f"<code>{escape(str(run.path))}</code>"), _whole(run.seed)]
-        cells += [_whole(rounds_of(run)), Cell.number(scores.get(kind), form), Cell.number(scores.get("loss"))]
+        cells += [_rounds([run]), Cell.number(scores.get(kind), form), Cell.number(scores.get("loss"))]
         rows.append([*cells, Cell.number(sum(r["seconds"] for r in run.rounds), "seconds"), _whole(dropped(run))])
     return table(head, rows, numeric_from=2)
 
@@ -95,6 +94,12 @@ def _best(group: Group, where: str, kind: str, form: str) -> Cell:
     """The best round of the mean over runs."""
     means = over_rounds(group.runs, where, kind).mean
     return Cell.number((max if kind == "accuracy" else min)(means, default=None), form)
+
+
+def _rounds(runs: Sequence[RunFolder]) -> Cell:
+    """How many rounds are done, and of how many where a run is not at its end."""
+    done, planned = min(map(rounds_of, runs)), max(int(run.settings.get("rounds", 0)) for run in runs)
+    return Cell(f"{done:,} of {planned:,}", done) if done < planned else _whole(done)
 
 
 def _whole(value: int) -> Cell:
