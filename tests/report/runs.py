@@ -26,9 +26,15 @@ def compared(runs: dict[str, list[str]]) -> dict[str, Any]:
         "columns": [
             {"key": "last", "title": "accuracy, last round", "better": "high", "form": "percent"},
             {"key": "up", "title": "sent up", "better": "low", "form": "bytes"},
+            {"key": "to", "title": "rounds to 90 %", "better": "low", "form": "rounds"},
         ],
         "rows": [
             {"method": name, "last": numbers, "up": {"mean": 3e6, "low": 3e6, "high": 3e6, "values": [3e6]}}
+            | {
+                "to": {"mean": None, "low": None, "high": None, "values": [7, None]}
+                if i
+                else {"mean": 7, "values": [7]}
+            }
             | {"against_first": against if i else None}
             for i, name in enumerate(runs)
         ],

@@ -70,6 +70,7 @@ def _layers(heats: Sequence[Heat]) -> Any:
         axis.set_yticks(range(0, len(heat.layers), every), short_names(heat.layers)[::every])
         axis.invert_yaxis()
         axis.set_title(heat.title, loc="left")
+        axis.set_ylabel("layer")
         axis.xaxis.get_major_locator().set_params(integer=True)
         figure.colorbar(image, ax=axis, pad=0.01)
     axes[-1].set_xlabel("round")

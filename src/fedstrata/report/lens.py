@@ -133,10 +133,15 @@ def in_words(found: Lens) -> str:
         heat = next((h for h in found.heats if h.title == title and len(h.layers) > 1), None)
         if heat is not None:
             late = heat.values[:, -max(1, len(heat.rounds) // 4) :].mean(1)
-            high, low = (f"layer {heat.layers[i]} ({late[i]:.3g})" for i in (late.argmax(), late.argmin()))
+            high, low = (f"{_called(heat.layers[i])} ({late[i]:.3g})" for i in (late.argmax(), late.argmin()))
             what = f"The measure is {title.partition(',')[0]}."
             return f"Over the last quarter of the rounds, {most} in {high} and {least} in {low}. {what}"
     return ""
+
+
+def _called(layer: str) -> str:
+    """A layer within a sentence: some are mere numbers."""
+    return f"layer {layer}" if layer[:1].isdigit() else layer
 
 
 def _noted(run: RunFolder) -> dict[str, dict[int, np.ndarray]]:

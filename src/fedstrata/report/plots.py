@@ -14,7 +14,7 @@ from fedstrata.report.again import Split
 from fedstrata.report.folders import Group
 from fedstrata.report.lens import Frames, Heat, thinned
 from fedstrata.report.series import SETS, Series, measures, over_rounds
-from fedstrata.report.split import FEW_CLIENTS
+from fedstrata.report.split import FEW_CLIENTS, by_main_class
 from fedstrata.report.style import CLASSES, COLOURS, DASHES
 
 Figure = dict[str, Any]
@@ -83,7 +83,8 @@ def heat_map(heat: Heat) -> Figure:
 
 def client_maps(frames: Sequence[Frames], numbers: int) -> Figure:
     """Quantities over clients and layers with a slider for the rounds, of at most so many numbers each."""
-    layout = {"xaxis": {"title": {"text": "client"}, "type": "category", "showgrid": False}, "yaxis": _layer_axis()}
+    across = {"title": {"text": "client"}, "type": "category", "showgrid": False, "tickangle": 0, "nticks": 10}
+    layout = {"xaxis": across, "yaxis": _layer_axis()}
     choices = []
     for some in frames:
         shown = thinned(len(some.rounds), max(2, numbers // max(1, max(v.size for v in some.values))))
@@ -150,14 +151,18 @@ def _bars(counts: np.ndarray) -> dict[str, Any]:
 
 
 def _map(counts: np.ndarray) -> dict[str, Any]:
-    """A column for each client, bright where most of its examples are."""
+    """A column for each client, bright where most of its examples are; those of one main class stand together."""
+    order = by_main_class(counts)
+    counts = counts[order]
     share = (counts / np.maximum(1, counts.sum(1, keepdims=True))).T  # [C, N]
     trace = _heat(np.sqrt(share), np.sqrt(share), "client %{x}, class %{y}<br>%{customdata:.1%} of it<extra></extra>")
     ticks = [0.0, 0.1, 0.25, 0.5, 1.0]
     trace["colorbar"] |= {"tickvals": np.sqrt(ticks).tolist(), "ticktext": [f"{t:.0%}" for t in ticks]}
     trace |= {"zmin": 0, "zmax": 1, "customdata": _plain(share)}  # by the root, small shares are seen too
-    axes = {"xaxis": {"title": {"text": "client"}, "showgrid": False}, "yaxis": {"title": {"text": "class"}}}
-    return {"data": [trace], "layout": axes}
+    trace["x"] = [str(i) for i in order]
+    across = {"title": {"text": f"{len(counts)} clients, by their commonest class"}, "type": "category"}
+    across |= {"showgrid": False, "showticklabels": False}
+    return {"data": [trace], "layout": {"xaxis": across, "yaxis": {"title": {"text": "class"}, "showgrid": False}}}
 
 
 def _heat(values: np.ndarray, scale: np.ndarray, hover: str) -> dict[str, Any]:

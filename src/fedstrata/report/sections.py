@@ -53,8 +53,9 @@ def results(draft: Draft) -> str:
     found = draft.found
     tables = [comparison_table(said) for said in found.comparisons] or [groups_table(found.groups)]
     several = any(len(g.runs) > 1 for g in found.groups)
-    means = "The last round; means over seeds with their 95&nbsp;% intervals."
-    said = means if several else "The last round of each run."
+    means = "Means over seeds with their 95&nbsp;% intervals."
+    said = f"{means} The best of a column is bold." if found.comparisons else f"The last round. {means}"
+    said = said if several else "The last round of each run."
     hint = " One seed says little about which method is better." if not several and len(found.groups) > 1 else ""
     every = details(f"every run ({len(found.runs)})", runs_table(found.groups))
     return f'<p class="lead">{said}{hint} A click on a column sorts by it.</p>{"".join(tables)}{every}'

@@ -71,7 +71,7 @@ def _draw_map(figure: Any, counts: np.ndarray, names: list[str]) -> Any:
     from matplotlib.colors import PowerNorm
 
     if len(counts) > FEW_CLIENTS:
-        counts = counts[_by_main_class(counts)]
+        counts = counts[by_main_class(counts)]
     above, axis = figure.subplots(2, 1, sharex=True, height_ratios=(1, 3))
     figure.get_layout_engine().set(hspace=0.0)
     _bars(above, counts.sum(1), 0, color="0.45")
@@ -86,7 +86,7 @@ def _draw_map(figure: Any, counts: np.ndarray, names: list[str]) -> Any:
     return above
 
 
-def _by_main_class(counts: np.ndarray) -> np.ndarray:
+def by_main_class(counts: np.ndarray) -> np.ndarray:
     """Clients in the order of their commonest class, those with the largest share of it first."""
     share = counts.max(1) / np.maximum(1, counts.sum(1))
     return np.lexsort((-share, counts.argmax(1)))

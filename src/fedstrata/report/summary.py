@@ -27,8 +27,9 @@ def comparison_table(said: Mapping[str, Any]) -> str:
     columns = said["columns"]
     against = any(isinstance(row.get("against_first"), Mapping) for row in said["rows"])
     head = ["method", *(c["title"] for c in columns), *(["against the first", "p", "verdict"] if against else [])]
+    best = {c["key"]: _best_of(said["rows"], c) for c in columns}
     rows = [
-        [Cell.text(row["method"]), *(_compared(row.get(c["key"]), c["form"]) for c in columns)]
+        [Cell.text(row["method"]), *(_compared(row.get(c["key"]), c["form"], best[c["key"]]) for c in columns)]
         + (_against(row.get("against_first"), columns[0]["form"]) if against else [])
         for row in said["rows"]
     ]
@@ -106,10 +107,21 @@ def _whole(value: int) -> Cell:
     return Cell.number(value, "whole")
 
 
-def _compared(said: Any, form: str) -> Cell:
+def _best_of(rows: Sequence[Mapping[str, Any]], column: Mapping[str, Any]) -> float | None:
+    """The best mean of a column; none where all are alike."""
+    means = [m for row in rows if (m := (row.get(column["key"]) or {}).get("mean")) is not None]
+    return (max if column["better"] == "high" else min)(means) if len(set(means)) > 1 else None
+
+
+def _compared(said: Any, form: str, best: float | None) -> Cell:
+    """A column's number of a method; of rounds to a target that some seeds never reach, how many do."""
     if not isinstance(said, Mapping):
-        return Cell.number(said if isinstance(said, (int, float)) else None, form)
-    return Cell.number(said.get("mean"), form, said.get("low"), said.get("high"))
+        return Cell.number(None)
+    mean, values = said.get("mean"), said.get("values", [])
+    if mean is None and form == "rounds" and values:
+        return Cell(f'<span class="none">{sum(v is not None for v in values)} of {len(values)} do</span>')
+    cell = Cell.number(mean, form, said.get("low"), said.get("high"))
+    return Cell(f"<b>{cell.html}</b>", mean) if mean is not None and mean == best else cell
 
 
 def _against(said: Any, form: str) -> list[Cell]:
