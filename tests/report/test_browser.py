@@ -63,6 +63,7 @@ def opened(browser: Any, file: Path, width: int = 1280, height: int = 800, schem
     tab.on("pageerror", lambda e: wrong.append(str(e)))
     tab.on("request", lambda r: wrong.append(r.url) if not r.url.startswith(("file:", "data:", "blob:")) else None)
     tab.goto(file.as_uri())
+    tab.locator("[data-figure]").first.scroll_into_view_if_needed()  # figures are drawn when they come near
     tab.wait_for_selector(".js-plotly-plot")
     yield tab
     assert wrong == []

@@ -196,6 +196,7 @@ def test_every_paper_has_a_line_to_read(entry):
 
 def test_numbers_are_told_as_people_read_them():
     assert formed(0.8889, "percent") == "88.9 %"
+    assert formed(0.0031, "points") == "+0.31"
     assert formed(2048, "bytes") == "2 KiB"
     assert formed(500, "bytes") == "500 B"
     assert formed(1234.5, "seconds") == "1,234 s"

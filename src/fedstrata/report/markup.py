@@ -30,15 +30,17 @@ class Cell:
             return cls('<span class="none">\u2013</span>')
         more = ""
         if low is not None and high is not None and high > low:
-            ends = " \u2013 ".join(formed(v, form).removesuffix(" %") for v in (low, high))
+            ends = " \u2013 ".join(formed(v, form).removesuffix(" %").removesuffix(" s") for v in (low, high))
             more = f'<span class="interval">{ends}</span>'
         return cls(f"{formed(value, form)}{more}", value)
 
 
 def formed(value: float, form: str) -> str:
-    """A number as people read it: percent, seconds, bytes, rounds, or any other."""
+    """A number as people read it: percent, points (of percent, with a sign), seconds, bytes, rounds, or any other."""
     if form == "percent":
         return f"{100 * value:.1f} %"
+    if form == "points":
+        return f"{100 * value:+.2f}"
     if form == "seconds":
         return f"{value:.3g} s" if value < 1000 else f"{value:,.0f} s"
     if form == "bytes":

@@ -26,11 +26,11 @@ def comparison_table(said: Mapping[str, Any]) -> str:
     """The table of compare.json, and what it says of every method."""
     columns = said["columns"]
     against = any(isinstance(row.get("against_first"), Mapping) for row in said["rows"])
-    head = ["method", *(c["title"] for c in columns), *(["against the first", "p", "verdict"] if against else [])]
+    head = ["method", *(c["title"] for c in columns), *(["points above the first", "p", "verdict"] if against else [])]
     best = {c["key"]: _best_of(said["rows"], c) for c in columns}
     rows = [
         [Cell.text(row["method"]), *(_compared(row.get(c["key"]), c["form"], best[c["key"]]) for c in columns)]
-        + (_against(row.get("against_first"), columns[0]["form"]) if against else [])
+        + (_against(row.get("against_first")) if against else [])
         for row in said["rows"]
     ]
     words = "".join(f"<li>{escape(w)}</li>" for w in said.get("words", []))
@@ -124,11 +124,11 @@ def _compared(said: Any, form: str, best: float | None) -> Cell:
     return Cell(f"<b>{cell.html}</b>", mean) if mean is not None and mean == best else cell
 
 
-def _against(said: Any, form: str) -> list[Cell]:
+def _against(said: Any) -> list[Cell]:
     """Difference, p and verdict of a comparison with the first method."""
     if not isinstance(said, Mapping):
         return [Cell.number(None)] * 3
-    difference = Cell.number(said.get("difference"), form, said.get("low"), said.get("high"))
+    difference = Cell.number(said.get("difference"), "points", said.get("low"), said.get("high"))
     verdict = said.get("verdict")
     badge = f'<span class="badge {escape(str(verdict))}">{escape(str(verdict))}</span>' if verdict else "\u2013"
     return [difference, Cell.number(said.get("p")), Cell(badge)]
