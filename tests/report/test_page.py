@@ -132,6 +132,20 @@ def test_what_was_dropped_is_told_with_its_reason(tmp_path):
     assert "client 2 returned values that are NaN or infinite and did not count" in text
 
 
+def test_faults_on_purpose_are_told_and_those_who_did_not_answer_have_no_column(folder, tmp_path):
+    shutil.copytree(folder / "layerwise", tmp_path / "r")
+    lines = [json.loads(line) for line in (tmp_path / "r/rounds.jsonl").read_text().splitlines()]
+    lines[1] |= {"faults": {"dropout": [2], "late": [4], "garbage": [0]}}
+    (tmp_path / "r/rounds.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    with np.load(tmp_path / "r/notes.npz") as notes:
+        kept = {n: v[[0, 1, 3, 5]] if n.endswith("/00001") else v for n, v in notes.items()}
+    np.savez(tmp_path / "r/notes.npz", **kept)
+    text = page(find([tmp_path / "r"]), "")
+    assert "2 replies did not count." in text
+    assert "never answered: 2; came too late: 4; sent garbage: 0" in text
+    assert figures_of(text)["clients-0"]["choices"][0]["frames"][1]["x"] == ["0", "1", "3", "5"]
+
+
 def test_a_run_that_is_not_at_its_end_says_how_far_it_is(folder, tmp_path):
     shutil.copytree(folder / "layerwise", tmp_path / "r")
     lines = (tmp_path / "r/rounds.jsonl").read_text().splitlines(keepends=True)

@@ -70,6 +70,12 @@ class Found:
         return [run for group in self.groups for run in group.runs]
 
 
+def uncounted(line: Mapping[str, Any]) -> list[int]:
+    """The clients of a round whose replies did not count: not finite, or, by a fault, never there or too late."""
+    faults = line.get("faults", {})
+    return sorted({*line.get("dropped", []), *faults.get("dropout", []), *faults.get("late", [])})
+
+
 def find(folders: Iterable[str | Path]) -> Found:
     """Read run folders, folders of run folders, and the folders of comparisons."""
     groups: list[Group] = []

@@ -1,12 +1,12 @@
 """The layer lens: what the parts noted of every layer, over the rounds and over the clients."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from fedstrata.report.folders import RunFolder
+from fedstrata.report.folders import RunFolder, uncounted
 
 WORDS: dict[str, tuple[str, str]] = {
     "drift": ("drift |Δ|", "how far clients move the layer away from the global model"),
@@ -169,5 +169,5 @@ def _alike(tables: dict[int, np.ndarray]) -> dict[int, np.ndarray]:
 
 def _answered(line: dict[str, Any]) -> list[int]:
     """Whose updates a round was closed over."""
-    out: Sequence[int] = line.get("dropped", [])
-    return [i for i in line.get("cohort", []) if i not in set(out)]
+    out = set(uncounted(line))
+    return [i for i in line.get("cohort", []) if i not in out]

@@ -13,7 +13,7 @@ from fedstrata.parse import recipe_text
 from fedstrata.partition.describe import describe
 from fedstrata.report import plots
 from fedstrata.report.again import Again, different_splits
-from fedstrata.report.folders import Found, Group, RunFolder, method_name
+from fedstrata.report.folders import Found, Group, RunFolder, method_name, uncounted
 from fedstrata.report.lens import Lens, in_words, lens
 from fedstrata.report.markup import Cell, citation, code, definitions, details, paragraphs, table, ticked
 from fedstrata.report.series import SETS, measures
@@ -23,6 +23,18 @@ from fedstrata.report.summary import comparison_table, dropped, groups_table, ro
 
 LENS_NUMBERS = 400_000
 """Numbers in all pictures of clients by layers together: some megabytes of the page."""
+
+FAULTS = {
+    "dropout": "never answered",
+    "straggle": "made fewer steps",
+    "late": "came too late",
+    "nan": "sent NaN",
+    "garbage": "sent garbage",
+    "sign_flip": "flipped signs",
+    "scale": "scaled updates",
+    "label_flip": "flipped labels",
+}
+"""What was done to clients on purpose, in words."""
 
 LOST_ROWS = 200
 """Rounds in the table of what was left out."""
@@ -236,10 +248,11 @@ def _experiment(run: RunFolder) -> str:
 
 
 def _lost_row(group: Group, run: RunFolder, line: dict[str, Any]) -> list[Cell]:
-    counts = run.seed, line["round"] + 1, len(line.get("dropped", []))
-    why = "; ".join(line.get("warnings", [])) or "nothing changed"
-    return [Cell.text(group.name), *(Cell.number(n, "whole") for n in counts), Cell.text(why)]
+    counts = run.seed, line["round"] + 1, len(uncounted(line))
+    faults = [f"{FAULTS.get(n, n)}: {', '.join(map(str, ids))}" for n, ids in line.get("faults", {}).items()]
+    why = "; ".join([*faults, *line.get("warnings", [])])
+    return [Cell.text(group.name), *(Cell.number(n, "whole") for n in counts), Cell.text(why or "nothing changed")]
 
 
 def _lost(line: dict[str, Any]) -> bool:
-    return bool(line.get("dropped") or line.get("empty") or line.get("warnings"))
+    return any(line.get(what) for what in ("dropped", "empty", "warnings", "faults"))

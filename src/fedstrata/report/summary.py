@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
 
-from fedstrata.report.folders import Group, RunFolder
+from fedstrata.report.folders import Group, RunFolder, uncounted
 from fedstrata.report.markup import Cell, table
 from fedstrata.report.series import SETS, mean_band, measures, over_rounds
 
@@ -75,7 +75,7 @@ def rounds_of(run: RunFolder) -> int:
 
 def dropped(run: RunFolder) -> int:
     """Replies that did not count."""
-    return sum(len(line.get("dropped", [])) for line in run.rounds)
+    return sum(len(uncounted(line)) for line in run.rounds)
 
 
 def seconds_a_round(run: RunFolder) -> float:
