@@ -42,7 +42,7 @@ def formed(value: float, form: str) -> str:
     if form == "points":
         return f"{100 * value:+.2f}"
     if form == "seconds":
-        return f"{value:.3g} s" if value < 1000 else f"{value:,.0f} s"
+        return f"{value:.2f} s" if value < 100 else f"{value:,.0f} s"
     if form == "bytes":
         step = next((i for i in range(4) if abs(value) < 1000 * 1024**i), 4)
         return f"{value / 1024**step:.3g} {('B', 'KiB', 'MiB', 'GiB', 'TiB')[step]}"
@@ -54,7 +54,7 @@ def formed(value: float, form: str) -> str:
 def table(head: Sequence[str], rows: Iterable[Sequence[Cell]], numeric_from: int = 1) -> str:
     """A table that is sorted by a click on a column's head; columns from some number on are of numbers."""
     heads = "".join(
-        f'<th scope="col" aria-sort="none"{_side(i, numeric_from)}><button type="button">{escape(h)}</button></th>'
+        f'<th scope="col" aria-sort="none"{_side(i, numeric_from)}><button type="button">{_unbroken(h)}</button></th>'
         for i, h in enumerate(head)
     )
     body = "".join(f"<tr>{''.join(_cell(i, c, numeric_from) for i, c in enumerate(row))}</tr>" for row in rows)
@@ -65,6 +65,11 @@ def table(head: Sequence[str], rows: Iterable[Sequence[Cell]], numeric_from: int
 def _cell(i: int, cell: Cell, numeric_from: int) -> str:
     sort = f' data-value="{cell.value!r}"' if cell.value is not None else ""
     return f"<td{_side(i, numeric_from)}{sort}>{cell.html}</td>"
+
+
+def _unbroken(title: str) -> str:
+    """A column's title whose per cents stay with their numbers."""
+    return escape(title).replace(" %", "&nbsp;%")
 
 
 def _side(i: int, numeric_from: int) -> str:
