@@ -12,7 +12,7 @@ ORDER = [
     "closed", "clients", "data", "partition", "probes", "models", "buffers", "proxy", "core", "surgery", "parts",
     "recipes", "parse", "papers", "decisions", "server", "merge", "augment", "descent", "graphs", "train", "testing",
     "evaluate", "runtimes", "checkpoint", "record", "simulate", "server_step", "experiment", "cost", "explain",
-    "report", "console", "pages", "__init__", "cli_data", "cli", "__main__",
+    "report", "console", "pages", "__init__", "cli_data", "cli_report", "cli", "__main__",
 ]  # fmt: skip
 LATE = {("optim", "layout")}  # for the name of a type alone
 

@@ -15,6 +15,7 @@ from fedstrata.layout import Arrays, Grain, Layout
 from fedstrata.optim import SGD, Adam, AdamW, Training
 from fedstrata.parse import parse_recipe, recipe_text
 from fedstrata.partition import IID, Dirichlet, Partition
+from fedstrata.report import report
 from fedstrata.server_step import Outcome, Reply, server_step
 from fedstrata.simulate import Run, simulate
 from fedstrata.task import Batch, Task
@@ -24,5 +25,5 @@ __all__ = [
     "IID", "SGD", "Adam", "AdamW", "Arrays", "Batch", "Clients", "Cohort", "Dirichlet", "Experiment",
     "FedstrataError", "Grain", "Layout", "Local", "Outcome", "Part", "Partition", "Proxy", "Recipe", "Reply",
     "Round", "Run", "Select", "Step", "Task", "Training", "Turn", "Weigh", "__version__", "data", "models",
-    "parse_recipe", "partition", "parts", "recipe_text", "recipes", "server_step", "simulate", "testing",
+    "parse_recipe", "partition", "parts", "recipe_text", "recipes", "report", "server_step", "simulate", "testing",
 ]  # fmt: skip

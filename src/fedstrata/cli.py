@@ -1,4 +1,4 @@
-"""The command: run, methods, explain, cite, demo. Errors are one sentence on standard error and exit code 2."""
+"""The command: run, report, methods, explain, cite, demo. Errors are one sentence on standard error and exit code 2."""
 
 import json
 import os
@@ -15,7 +15,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from fedstrata import __version__, cli_data
+from fedstrata import __version__, cli_data, cli_report
 from fedstrata.console import Watcher, show_explanation, split_in_words
 from fedstrata.core import Recipe
 from fedstrata.data import is_own
@@ -41,6 +41,7 @@ app = typer.Typer(
     help="Federated learning on data that differs from client to client.",
 )
 app.add_typer(cli_data.app, name="data")
+app.command()(cli_report.report)
 out, err = Console(), Console(stderr=True)
 
 Data = Annotated[str | None, typer.Option(help="A data set (fedstrata data list), or a file of yours.")]
@@ -234,6 +235,7 @@ def demo(folder: Annotated[Path | None, typer.Option("--out", help="Where the ru
     out.print(runs_table({n: r.final for n, r in runs.items()}, f"Accuracy after {rounds} rounds"))
     curves = draw_curves({n: r.rounds for n, r in runs.items()}, folder / "curves.png")
     out.print(f"The curves are in {curves}, the runs beside them.")
+    cli_report.demo_report(folder)
     out.print("Next: fedstrata methods, fedstrata explain fedlws, fedstrata run --method scaffold")
 
 
