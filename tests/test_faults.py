@@ -12,6 +12,7 @@ from torch import Tensor
 
 import fedstrata as fs
 from fedstrata import closed, toml
+from fedstrata.clients import training_batches
 from fedstrata.errors import DataError, NotFiniteError, SettingError
 from fedstrata.faults import ATTACKS, CHANCES, Fates
 from fedstrata.record import read_rounds
@@ -166,10 +167,10 @@ def test_the_late_remember_what_they_did_and_those_who_dropped_out_or_broke_do_n
     close(broken, turns(broken, "nan"))
 
 
-def with_momentum(w: Tensor, clients: fs.Clients, k: int, number: int, velocity: Tensor | None) -> tuple[Tensor, Tensor]:
+def with_momentum(
+    w: Tensor, clients: fs.Clients, k: int, number: int, velocity: Tensor | None
+) -> tuple[Tensor, Tensor]:
     """One client's steps of SGD with momentum that goes on where it was: (its model, its velocity)."""
-    from fedstrata.clients import training_batches
-
     schedule = training_batches(clients, [k], fs.SGD(batch=5), 0, number)
     velocity = torch.zeros_like(w) if velocity is None else velocity
     for rows, count in zip(schedule.index[0], schedule.count[0], strict=True):

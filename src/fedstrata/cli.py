@@ -32,6 +32,7 @@ from fedstrata.record import json_text, read_recipe
 from fedstrata.report import draw_curves, draw_split, methods_table, runs_table, split_table
 from fedstrata.report.tables import described
 from fedstrata.simulate import Run
+from fedstrata.track import tracking
 
 app = typer.Typer(
     add_completion=False,
@@ -80,6 +81,7 @@ def run(
     seed: Seed = None,
     set_: Set = None,
     out_dir: Annotated[Path | None, typer.Option("--out", help="The run folder; runs/... unless given.")] = None,
+    track: Annotated[list[str] | None, typer.Option(help="Tell tensorboard or mlflow; may be given twice.")] = None,
     json_: Annotated[bool, typer.Option("--json", help="End with one JSON object on standard output.")] = False,
 ) -> None:
     """Run one experiment and write its run folder."""
@@ -93,8 +95,18 @@ def run(
     loaded = exp.dataset()
     exp = exp.settled(loaded)
     err.print(split_in_words(describe(exp.clients(loaded))), highlight=False)
-    with run_folder(out_dir, short) as folder, Watcher(err, {name: exp.rounds}) as watcher:
-        result = exp.run(folder, watcher.of(name), loaded)
+    with (
+        run_folder(out_dir, short) as folder,
+        tracking(track or [], folder, exp.settings(), name) as tracked,
+        Watcher(err, {name: exp.rounds}) as watcher,
+    ):
+        watched = watcher.of(name)
+
+        def told(line: dict[str, Any]) -> None:
+            watched(line)
+            tracked(line)
+
+        result = exp.run(folder, told, loaded)
     out.print(runs_table({short: result.final}, f"{name} on {_called(exp.data)}, after {exp.rounds} rounds: accuracy"))
     if empty := sum("empty" in r for r in result.rounds):
         out.print(f"In {empty} of {exp.rounds} rounds no client was usable, so nothing changed; see the warnings.")

@@ -121,8 +121,8 @@ def simulate(
 
     `recipe` may be a text, "fedprox(mu=0.1) + lws". `clients` is a list of (x, y) pairs or what a partitioner returns.
     `loss` is "cross_entropy", "squared_error" or a function of (outputs, targets); `metrics` are functions that give
-    one number an example. With `out`, everything is written into that folder as it happens; `settings` is what its
-    experiment.toml says.
+    one number an example. `faults` go wrong on purpose. With `out`, everything is written into that folder as it
+    happens; `settings` is what its experiment.toml says.
     """
     algorithm: Recipe = parse_recipe(recipe) if isinstance(recipe, str) else fit(Recipe, recipe, "recipe")
     model, training = algorithm.adapt(model, training or SGD(), seed)
