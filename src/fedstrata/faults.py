@@ -13,12 +13,6 @@ from fedstrata.errors import DataError, check
 from fedstrata.rng import rng
 from fedstrata.values import Value
 
-CHANCES = ("dropout", "straggle", "late", "nan", "garbage")
-"""What strikes a client anew in every round, by chance."""
-
-ATTACKS = ("sign_flip", "scale", "label_flip")
-"""What some clients do in every round of a run."""
-
 
 @final
 @dataclass(frozen=True)
@@ -41,16 +35,24 @@ class Faults(Value):
     scale_by: float = 10.0
     label_flip: float = 0.0  # trains on the labels C - 1 - y
 
+    @property
+    def chances(self) -> dict[str, float]:
+        """What strikes a client anew in every round."""
+        reply = {"late": self.late, "nan": self.nan, "garbage": self.garbage}
+        return {"dropout": self.dropout, "straggle": self.straggle} | reply
+
+    @property
+    def attacks(self) -> dict[str, float]:
+        """What some clients do in every round of a run."""
+        return {"sign_flip": self.sign_flip, "scale": self.scale, "label_flip": self.label_flip}
+
     def validate(self) -> None:
-        for name in CHANCES:
-            chance = getattr(self, name)
+        for name, chance in self.chances.items():
             check(0 <= chance <= 1, f"Faults.{name} is a chance, from 0 to 1; got {chance}")
-        for name in ATTACKS:
-            share = getattr(self, name)
+        for name, share in self.attacks.items():
             check(0 <= share <= 1, f"Faults.{name} is a share of the clients, from 0 to 1; got {share}")
-        share = self.straggle_share
+        share, total = self.straggle_share, sum(self.attacks.values())
         check(0 < share <= 1, f"Faults.straggle_share must be above 0 and at most 1; got {share}")
-        total = sum(getattr(self, name) for name in ATTACKS)
         check(total < 1 + 1e-9, f"sign_flip, scale and label_flip add up to {total:g} of the clients; 1 is all of them")
 
 
@@ -67,16 +69,16 @@ class Fates:
         """With attackers drawn from the clients that have examples."""
         pool = rng(seed, "attackers").permutation(np.flatnonzero(sizes)).tolist()
         attackers: dict[int, str] = {}
-        for attack in ATTACKS:
-            count = round(getattr(faults, attack) * len(pool))
+        for attack, share in faults.attacks.items():
             begin = len(attackers)
-            attackers |= dict.fromkeys(pool[begin : begin + count], attack)
+            attackers |= dict.fromkeys(pool[begin : begin + round(share * len(pool))], attack)
         return cls(faults, seed, attackers)
 
     def at(self, number: int, client: int) -> tuple[str, ...]:
         """What strikes a client in a round, if it is picked."""
-        drawn = rng(self.seed, "faults", number, client).random(len(CHANCES))
-        struck = [n for n, u in zip(CHANCES, drawn, strict=True) if u < getattr(self.faults, n)]
+        chances = self.faults.chances
+        drawn = rng(self.seed, "faults", number, client).random(len(chances))
+        struck = [n for n, u in zip(chances, drawn, strict=True) if u < chances[n]]
         if "dropout" in struck:
             return ("dropout",)
         slow = tuple(n for n in struck if n == "straggle")
@@ -90,7 +92,7 @@ class Fates:
     def told(self, number: int, ids: Sequence[int]) -> dict[str, list[int]]:
         """The clients of a cohort that each fault strikes, for the record."""
         fates = {i: self.at(number, i) for i in ids}
-        told = {fault: [i for i in ids if fault in fates[i]] for fault in (*CHANCES, *ATTACKS)}
+        told = {fault: [i for i in ids if fault in fates[i]] for fault in self.faults.chances | self.faults.attacks}
         return {fault: struck for fault, struck in told.items() if struck}
 
     def shortened(self, schedule: Schedule, ids: Sequence[int], number: int) -> Schedule:

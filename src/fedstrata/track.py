@@ -1,10 +1,11 @@
 """Runs told to TensorBoard or MLflow as they happen: settings, the numbers of every round, the run folder at the end.
 
-    with tracking(["tensorboard"], "runs/a", experiment.settings()) as told:
-        experiment.run("runs/a", on_round=told)
+with tracking(["tensorboard"], "runs/a", experiment.settings()) as told:
+    experiment.run("runs/a", on_round=told)
 """
 
 import os
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -43,10 +44,10 @@ class TensorBoard(Tracker):
 
     def __init__(self, folder: Path, settings: Mapping[str, Any], _title: str):
         try:
-            from torch.utils import tensorboard
+            self.kit = import_module("torch.utils.tensorboard")
         except ImportError:
             raise SettingError(_missing("tensorboard", "tensorboard")) from None
-        self.folder, self.settings, self.kit = folder / "tensorboard", settings, tensorboard
+        self.folder, self.settings = folder / "tensorboard", settings
         self.writer: Any = None
 
     def round(self, line: Mapping[str, Any]) -> None:
@@ -75,29 +76,34 @@ class MLflow(Tracker):
 
     def __init__(self, folder: Path, settings: Mapping[str, Any], title: str):
         os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")  # it would tell its makers about the use of it
+        os.environ.setdefault("MLFLOW_LOGGING_LEVEL", "WARNING")
         try:
-            mlflow, *_ = (import_module(n) for n in ("mlflow", "sqlalchemy", "alembic"))  # for its SQLite store
+            with _quietly():
+                self.kit, *_ = (import_module(n) for n in ("mlflow", "sqlalchemy", "alembic"))  # for its SQLite store
         except ImportError as e:
             raise SettingError(_missing("mlflow", e.name or "mlflow")) from None
-        self.kit, self.folder = mlflow, folder.resolve()
+        self.folder = folder.resolve()
         try:
-            self.client, experiment = self._store()
-            self.run = self.client.create_run(experiment, run_name=title or folder.name).info.run_id
-            said = [mlflow.entities.Param(n, str(v)[:LONGEST]) for n, v in flattened(settings).items()]
-            for i in range(0, len(said), PARAMETERS):
-                self.client.log_batch(self.run, params=said[i : i + PARAMETERS])
-        except (mlflow.exceptions.MlflowException, OSError) as e:
+            with _quietly():
+                self.client, experiment = self._store()
+                self.run = self.client.create_run(experiment, run_name=title or folder.name).info.run_id
+                said = [self.kit.entities.Param(n, str(v)[:LONGEST]) for n, v in flattened(settings).items()]
+                for i in range(0, len(said), PARAMETERS):
+                    self.client.log_batch(self.run, params=said[i : i + PARAMETERS])
+        except (self.kit.exceptions.MlflowException, OSError) as e:
             raise DataError(f"MLflow's store cannot be used ({in_short(e)}); see MLFLOW_TRACKING_URI") from None
 
     def round(self, line: Mapping[str, Any]) -> None:
         now = int(1000 * time())
         found = [self.kit.entities.Metric(n, v, now, line["round"]) for n, v in numbers(line).items()]
-        self.client.log_batch(self.run, metrics=found)
+        with _quietly():
+            self.client.log_batch(self.run, metrics=found)
 
     def close(self, ended: Ended) -> None:
-        if self.folder.is_dir():
-            self.client.log_artifacts(self.run, str(self.folder))
-        self.client.set_terminated(self.run, ended)
+        with _quietly():
+            if self.folder.is_dir():
+                self.client.log_artifacts(self.run, str(self.folder))
+            self.client.set_terminated(self.run, ended)
 
     def _store(self) -> tuple[Any, str]:
         """(the client of the store, the number of the experiment there)."""
@@ -163,6 +169,14 @@ def flattened(settings: Any, path: str = "") -> dict[str, Any]:
         return {path: settings}
     items = settings.items() if isinstance(settings, Mapping) else enumerate(settings)
     return {n: v for k, inner in items for n, v in flattened(inner, f"{path}.{k}".lstrip(".")).items()}
+
+
+@contextmanager
+def _quietly() -> Iterator[None]:
+    """Without what MLflow has to hear about its use of other packages."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        yield
 
 
 def _missing(tracker: str, package: str) -> str:
