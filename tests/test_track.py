@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -63,13 +64,13 @@ def test_tensorboard_reads_the_numbers_of_every_round(tracked: Path):
 
 def test_tensorboard_reads_the_settings(tracked: Path):
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-    from tensorboard.plugins.hparams import plugin_data_pb2
 
     events = EventAccumulator(str(tracked / "tensorboard")).Reload()
     text = events.Tensors("settings/text_summary")[0].tensor_proto.string_val[0].decode()
     assert '{kind = "Prox", mu = 0.3' in text
+    messages = import_module("tensorboard.plugins.hparams.plugin_data_pb2")  # which has no types
     said = events.SummaryMetadata("_hparams_/session_start_info").plugin_data.content
-    hparams = plugin_data_pb2.HParamsPluginData.FromString(said).session_start_info.hparams
+    hparams = messages.HParamsPluginData.FromString(said).session_start_info.hparams
     assert hparams["training.epochs"].number_value == 1
     assert hparams["recipe.local.0.kind"].string_value == "Prox"
 
