@@ -308,6 +308,20 @@ def test_a_run_from_python_records_its_faults(tmp_path):
     assert tomllib.loads((tmp_path / "run/experiment.toml").read_text())["faults"]["late"] == 0.5
 
 
+def test_a_run_that_is_gone_on_with_has_the_same_faults(tmp_path):
+    def trip(line: dict[str, Any]) -> None:
+        if line["round"] == 3:
+            raise RuntimeError("power cut")
+
+    given = {"faults": ALL, "checkpoint": 2, "seed": 4}
+    whole = library(R.scaffold(), 6, FIVE, **given)
+    with pytest.raises(RuntimeError, match="power cut"):
+        library(R.scaffold(), 6, FIVE, out=tmp_path / "run", on_round=trip, **given)
+    rest = library(R.scaffold(), 6, FIVE, out=tmp_path / "run", resume=True, **given)
+    assert records(rest) == records(whole)
+    assert torch.equal(flat(rest.model), flat(whole.model))
+
+
 def accuracy(method: str, **faults: float) -> float:
     """On digits, after six rounds of twelve clients alike."""
     plan = {"method": method, "rounds": 6, "evaluate_train": False, "partition": {"kind": "IID", "clients": 12}}

@@ -75,6 +75,22 @@ def test_tensorboard_reads_the_settings(tracked: Path):
     assert hparams["recipe.local.0.kind"].string_value == "Prox"
 
 
+def test_a_run_that_is_gone_on_with_has_every_round_once_in_tensorboard(tmp_path: Path):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    def trip(line: Any) -> None:
+        if line["round"] == 3:
+            raise RuntimeError("power cut")
+
+    folder, experiment = tmp_path / "run", fs.Experiment.of(PLAN | {"rounds": 6, "checkpoint": 2})
+    with pytest.raises(RuntimeError), tracking(["tensorboard"], folder, {}) as told:
+        experiment.run(folder, lambda line: (told(line), trip(line))[0])
+    with tracking(["tensorboard"], folder, {}) as told:
+        experiment.run(folder, told, resume=True)
+    events = EventAccumulator(str(folder / "tensorboard")).Reload()
+    assert [e.step for e in events.Scalars("seconds")] == list(range(6))
+
+
 def mlflow_run(folder: Path) -> tuple[Any, Any]:
     """(MLflow's client, the only run in the store)."""
     from mlflow import MlflowClient

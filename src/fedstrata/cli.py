@@ -19,7 +19,7 @@ from fedstrata import __version__, cli_data
 from fedstrata.console import Watcher, show_explanation, split_in_words
 from fedstrata.core import Recipe
 from fedstrata.data import is_own
-from fedstrata.errors import DataError, FedstrataError
+from fedstrata.errors import DataError, FedstrataError, SettingError
 from fedstrata.experiment import Experiment, merged, put, read_toml
 from fedstrata.explain import explain as explained
 from fedstrata.models import MODELS
@@ -32,6 +32,7 @@ from fedstrata.record import json_text, read_recipe
 from fedstrata.report import draw_curves, draw_split, methods_table, runs_table, split_table
 from fedstrata.report.tables import described
 from fedstrata.simulate import Run
+from fedstrata.stopping import Stopped
 from fedstrata.track import tracking
 
 app = typer.Typer(
@@ -81,12 +82,17 @@ def run(
     seed: Seed = None,
     set_: Set = None,
     out_dir: Annotated[Path | None, typer.Option("--out", help="The run folder; runs/... unless given.")] = None,
+    resume: Annotated[Path | None, typer.Option(help="Go on with the run that was broken off in this folder.")] = None,
     track: Annotated[list[str] | None, typer.Option(help="Tell tensorboard or mlflow; may be given twice.")] = None,
     json_: Annotated[bool, typer.Option("--json", help="End with one JSON object on standard output.")] = False,
 ) -> None:
-    """Run one experiment and write its run folder."""
+    """Run one experiment and write its run folder, or go on with one that was broken off."""
     plain = {"data": data, "label": label, "client": client, "model": model, "rounds": rounds, "seed": seed}
+    if resume is not None:
+        _refuse_beside_resume(experiment or method or out_dir)
+        experiment, out_dir = _begun(resume), resume
     name, settings = _settings(experiment, method, plain, {"clients": clients, "alpha": alpha}, set_)
+    name = resume.name if resume is not None else name
     exp = Experiment.of(settings)
     if "proxy" in exp.recipe.needs and exp.proxy is None:
         exp = replace(exp, proxy=PROXY)
@@ -97,22 +103,28 @@ def run(
     err.print(split_in_words(describe(exp.clients(loaded))), highlight=False)
     with (
         run_folder(out_dir, short) as folder,
-        tracking(track or [], folder, exp.settings(), name) as tracked,
         Watcher(err, {name: exp.rounds}) as watcher,
+        tracking(track or [], folder, exp.settings(), name, watcher.of(name)) as told,
     ):
-        watched = watcher.of(name)
-
-        def told(line: dict[str, Any]) -> None:
-            watched(line)
-            tracked(line)
-
-        result = exp.run(folder, told, loaded)
+        result = exp.run(folder, told, loaded, resume is not None)
     out.print(runs_table({short: result.final}, f"{name} on {_called(exp.data)}, after {exp.rounds} rounds: accuracy"))
     if empty := sum("empty" in r for r in result.rounds):
         out.print(f"In {empty} of {exp.rounds} rounds no client was usable, so nothing changed; see the warnings.")
     out.print(f"The run folder is {folder}", markup=False, soft_wrap=True)
     if json_:
         typer.echo(json_text({"method": name} | _facts(exp, result)))
+
+
+def _refuse_beside_resume(given: object) -> None:
+    if given is not None:
+        raise SettingError("--resume goes on with what its folder says; leave out the file, --method and --out")
+
+
+def _begun(folder: Path) -> Path:
+    """The experiment of a run folder."""
+    if not (folder / "experiment.toml").exists():
+        raise DataError(f"{folder} is not the folder of a run that was begun: it has no experiment.toml")
+    return folder / "experiment.toml"
 
 
 def _settings(
@@ -277,8 +289,11 @@ def main(args: list[str] | None = None) -> None:
         code: Any = app(args, standalone_mode=False)
     except FedstrataError as e:
         _stop(str(e))
-    except (typer.Abort, KeyboardInterrupt):
-        _stop("stopped; what was finished is in the run folder", STOPPED)
+    except Stopped as e:
+        _stop(str(e), e.code)
+    except (typer.Abort, KeyboardInterrupt) as e:
+        asked = e.__cause__ if isinstance(e.__cause__, Stopped) else None
+        _stop(str(asked or "stopped; what was finished is in the run folder"), asked.code if asked else STOPPED)
     except Exception as e:
         if said := getattr(e, "format_message", None):  # click's own, which newer typers carry within themselves
             _stop(f"{said()} Try fedstrata --help.")

@@ -82,8 +82,9 @@ class Experiment(Plan):
         out: str | Path | None = None,
         on_round: Callable[[dict[str, Any]], None] | None = None,
         data: Dataset | None = None,
+        resume: bool = False,
     ) -> Run:
-        """Run it; the data can be given where it was loaded already."""
+        """Run it, or go on with it in its folder; the data can be given where it was loaded already."""
         data = data or self.dataset()
         self = self.settled(data)
         proxy, test = held_out(data.test, self.proxy, self.proxy_tail) if self.proxy is not None else (None, data.test)
@@ -97,6 +98,7 @@ class Experiment(Plan):
             val=data.val,
             proxy=proxy,
             out=out,
+            resume=resume,
             settings=self.settings(),
             on_round=on_round,
             **{f.name: getattr(self, f.name) for f in fields(Plan)},

@@ -20,6 +20,9 @@ from fedstrata.errors import DataError, SettingError, in_short, near
 Ended = Literal["FINISHED", "FAILED", "KILLED"]
 """How a run ended, in MLflow's words."""
 
+Told = Callable[[dict[str, Any]], None]
+"""What wants to hear every round's line of the record."""
+
 PARAMETERS = 100
 """That MLflow takes at a time."""
 
@@ -125,9 +128,12 @@ TRACKERS = {"tensorboard": TensorBoard, "mlflow": MLflow}
 
 @contextmanager
 def tracking(
-    names: Sequence[str], folder: str | Path, settings: Mapping[str, Any], title: str = ""
-) -> Iterator[Callable[[Mapping[str, Any]], None]]:
-    """A function to be told every round of a run into this folder: `on_round` of `simulate` or an experiment."""
+    names: Sequence[str], folder: str | Path, settings: Mapping[str, Any], title: str = "", also: Told | None = None
+) -> Iterator[Told]:
+    """A function to be told every round of a run into this folder: `on_round` of `simulate` or an experiment.
+
+    It tells the trackers of these names, and before them `also`.
+    """
     for name in names:
         if name not in TRACKERS:
             raise SettingError(f"no tracker is called {name!r}; {near(name, TRACKERS)}")
@@ -138,7 +144,9 @@ def tracking(
             trackers.append(TRACKERS[name](Path(folder), settings, title))
             closing.callback(lambda t=trackers[-1]: t.close(ended))
 
-        def told(line: Mapping[str, Any]) -> None:
+        def told(line: dict[str, Any]) -> None:
+            if also is not None:
+                also(line)
             for tracker in trackers:
                 tracker.round(line)
 
