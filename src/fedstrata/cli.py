@@ -33,6 +33,7 @@ from fedstrata.report import draw_curves, draw_split, methods_table, runs_table,
 from fedstrata.report.tables import described
 from fedstrata.simulate import Run
 from fedstrata.stopping import Stopped
+from fedstrata.track import tracking
 
 app = typer.Typer(
     add_completion=False,
@@ -83,6 +84,7 @@ def run(
     set_: Set = None,
     out_dir: Annotated[Path | None, typer.Option("--out", help="The run folder; runs/... unless given.")] = None,
     resume: Annotated[Path | None, typer.Option(help="Go on with the run that was broken off in this folder.")] = None,
+    track: Annotated[list[str] | None, typer.Option(help="Tell tensorboard or mlflow; may be given twice.")] = None,
     json_: Annotated[bool, typer.Option("--json", help="End with one JSON object on standard output.")] = False,
 ) -> None:
     """Run one experiment and write its run folder, or go on with one that was broken off."""
@@ -100,8 +102,12 @@ def run(
     loaded = exp.dataset()
     exp = exp.settled(loaded)
     err.print(split_in_words(describe(exp.clients(loaded))), highlight=False)
-    with run_folder(out_dir, short) as folder, Watcher(err, {name: exp.rounds}) as watcher:
-        result = exp.run(folder, watcher.of(name), loaded, resume is not None)
+    with (
+        run_folder(out_dir, short) as folder,
+        Watcher(err, {name: exp.rounds}) as watcher,
+        tracking(track or [], folder, exp.settings(), name, watcher.of(name)) as told,
+    ):
+        result = exp.run(folder, told, loaded, resume is not None)
     out.print(runs_table({short: result.final}, f"{name} on {_called(exp.data)}, after {exp.rounds} rounds: accuracy"))
     if empty := sum("empty" in r for r in result.rounds):
         out.print(f"In {empty} of {exp.rounds} rounds no client was usable, so nothing changed; see the warnings.")
