@@ -87,7 +87,8 @@ class RunsWatcher:
             self.going[job.name] = self.progress.add_task(f"  {escape(job.name)}", total=job.experiment.rounds, told="")
         seen = line.get("test")
         score = f"accuracy {100 * seen['accuracy']:5.1f} %" if seen else ""
-        self.progress.update(self.going[job.name], completed=line["round"] + 1, told=score)
+        done = min(line["round"] + 1, job.experiment.rounds)  # what is done once, at the end, is no round
+        self.progress.update(self.going[job.name], completed=done, told=score)
 
     def say(self, sentence: str) -> None:
         """A sentence above the progress."""

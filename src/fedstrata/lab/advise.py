@@ -125,7 +125,7 @@ class Race:
         for step, (count, seeds, share) in enumerate(stages):
             others = others[:count]
             here = [first, *others]
-            left = (self.end - perf_counter()) * (1.0 if step == len(stages) - 1 else share)
+            left = (self.end - perf_counter()) * share - (STARTING if self.processes > 1 else 0.0)
             afford = (left * self.processes / seeds - setup * len(here)) / sum(pace[m] for m in here)
             rounds = max(LEAST, min(ceil(self.base.rounds * share), int(afford)))
             numbers = self._seeds(step, seeds, len(stages))
