@@ -11,8 +11,8 @@ ORDER = [
     "fused", "updates", "batchnorm", "dropout", "bind", "fold", "precision", "task", "logistic", "closed", "clients",
     "data", "partition", "probes", "models", "buffers", "proxy", "core", "surgery", "parts", "recipes", "parse",
     "papers", "decisions", "server", "merge", "augment", "descent", "graphs", "train", "testing", "evaluate",
-    "runtimes", "record", "simulate", "server_step", "experiment", "cost", "explain", "lab", "report", "console", "pages",
-    "__init__", "cli_data", "cli_options", "cli_lab", "cli", "__main__",
+    "runtimes", "record", "simulate", "server_step", "experiment", "cost", "explain", "lab", "report", "console",
+    "pages", "__init__", "cli_data", "cli_options", "cli_lab", "cli", "__main__",
 ]  # fmt: skip
 LATE = {("optim", "layout")}  # for the name of a type alone
 

@@ -37,12 +37,13 @@ from fedstrata.record import json_text
 
 out, err = Console(), Console(stderr=True)
 
+Methods = Annotated[list[str], typer.Argument(help="Methods, e.g. fedavg 'fedavg + lws', and perhaps a TOML file.")]
 Out = Annotated[Path | None, typer.Option("--out", help="The folder of the runs; runs/... unless given.")]
 Target = Annotated[float | None, typer.Option(help="The accuracy that rounds are counted to, e.g. 0.9.")]
 
 
 def compare(
-    methods: Annotated[list[str], typer.Argument(help="Methods, e.g. fedavg 'fedavg + lws'; one TOML file may be among them.")],
+    methods: Methods,
     data: Data = None,
     label: Label = None,
     client: Client = None,

