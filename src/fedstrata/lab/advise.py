@@ -19,8 +19,8 @@ from fedstrata.threads import cores
 FINALISTS = 2
 """Challengers that meet FedAvg in the end."""
 
-FRESH = 5
-"""Seeds of the end, none of which had a part in choosing who is there."""
+FRESH, MOST_FRESH = 5, 10
+"""Seeds of the end, more where there is time; none of them had a part in choosing who is there."""
 
 LEAST = 3
 """Rounds of a run that tells anything."""
@@ -129,17 +129,20 @@ class Race:
             raise SettingError(f"the budget is too short: {need}, or less with fewer clients or a smaller model")
         rungs, found = [], None
         for step, (count, seeds, share) in enumerate(stages):
-            others = others[:count]
-            here = [first, *others]
+            here = [first, *others[:count]]
+            wanted = max(LEAST, ceil(self.base.rounds * share))
             left = (self.end - perf_counter()) * share - (STARTING if self.processes > 1 else 0.0)
+            one_seed = sum(setup + wanted * pace[m] for m in here) / self.processes
+            if step == len(stages) - 1:
+                seeds = max(FRESH, min(MOST_FRESH, int(left / one_seed)))
             afford = (left * self.processes / seeds - setup * len(here)) / sum(pace[m] for m in here)
-            rounds = max(LEAST, min(ceil(self.base.rounds * share), int(afford)))
+            rounds = max(LEAST, min(wanted, int(afford)))
             numbers = self._seeds(step, seeds, len(stages))
             found = self._rung(step, here, numbers, rounds)
             reached = {row["method"]: row["tail"]["mean"] for row in found.rows}
             rungs.append(Rung(rounds, numbers, reached))
             pace = {row["method"]: row["seconds"]["mean"] / rounds for row in found.rows}
-            others = sorted(others, key=lambda m: -reached[m])
+            others = sorted(here[1:], key=lambda m: -reached[m])
         assert found is not None
         return rungs, found
 
@@ -186,20 +189,18 @@ def recommended(final: Comparison, rounds: int, wanted: int) -> tuple[str, str]:
     first, *others = final.rows
     better = [r for r in others if r["against_first"]["verdict"] == "real" and r["against_first"]["difference"] > 0]
     after = f"after {rounds} rounds" + (f" (of {wanted}, for want of time)" if rounds < wanted else "")
+    after += f" with {len(final.seeds)} seeds"
     if not better:
-        met = " and ".join(f"{r['method']} ({_difference(r)})" for r in others)
-        said = f"No real difference: {after}, with {len(final.seeds)} seeds, nothing beats {FIRST} beyond noise"
-        return FIRST, f"{said}: {met}; {FIRST} is recommended, as the simplest."
+        met = " and ".join(f"{r['method']} is {_difference(r)}" for r in others)
+        said = f"No real difference: {after}, nothing beats {FIRST} beyond noise ({met})"
+        return FIRST, f"{said}; {FIRST} is recommended, as the simplest."
     best = max(better, key=lambda r: r["tail"]["mean"])
-    p, seeds = best["against_first"]["p"], len(final.seeds)
-    why = f"{after} it is {_difference(best)} {FIRST} with {seeds} seeds (p = {p:.2g}), a real difference"
-    return best[
-        "method"
-    ], f"{best['method']} is recommended: {why}; {FIRST} reaches {100 * first['tail']['mean']:.1f} %."
+    reached = f"{FIRST} reaches {100 * first['tail']['mean']:.1f} %, and it is {_difference(best)}"
+    why = f"{reached}, p = {best['against_first']['p']:.2g}: a real difference"
+    return best["method"], f"{best['method']} is recommended: {after}, {why}."
 
 
 def _difference(row: Mapping[str, Any]) -> str:
     found = row["against_first"]
-    points = 100 * found["difference"]
-    between = f"95 % interval {100 * found['low']:+.1f} to {100 * found['high']:+.1f}"
-    return f"{abs(points):.1f} points {'above' if points > 0 else 'below'}, {between},"
+    points, low, high = (100 * found[k] for k in ("difference", "low", "high"))
+    return f"{abs(points):.1f} points {'above' if points > 0 else 'below'}, 95 % interval {low:+.1f} to {high:+.1f}"

@@ -37,8 +37,8 @@ BY_KIND: dict[str, tuple[Candidate, ...]] = {
 """By the kinds of `Skew`, the likeliest first. None needs data on the server or a certain model."""
 
 ANYWAY = (
-    Candidate("fedavgm", "momentum on the server may speed up what is otherwise easy"),
-    Candidate("fedprox", "it costs nothing more"),
+    Candidate("scaffold", "it undoes drift of any kind, should clients differ in a way that was not seen"),
+    Candidate("fedprox", "it holds clients near the common model, should they differ in a way that was not seen"),
 )
 """What is tried where nothing is skewed."""
 

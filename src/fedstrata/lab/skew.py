@@ -14,7 +14,7 @@ from fedstrata.rng import rng
 ROWS = 5_000
 """Examples that the features are looked at on."""
 
-LABELS, STRONG, SIZES, FEATURES = 0.1, 0.4, 0.5, 0.02
+LABELS, STRONG, SIZES, FEATURES = 0.1, 0.4, 0.5, 0.03
 """Above which labels are skewed, strongly so, sizes differ, features are shifted."""
 
 
@@ -68,25 +68,25 @@ def _by_chance(clients: Clients, seed: int) -> float:
 def feature_shift(clients: Clients, seed: int = 0) -> float:
     """The share of the features' variance within a class that is between clients; about 0 where chance made it.
 
-    Omega squared of an analysis of variance, of the features and of their distances to the mean, whichever is larger:
-    clients may differ in where their features are, or in how far they spread.
+    Omega squared of an analysis of variance, of the features and of their distances to their class's mean, whichever
+    is larger: clients may differ in where their features are, or in how far they spread.
     """
     rows = clients.rows.flat
     owner = np.repeat(np.arange(len(clients)), clients.sizes)
     some = np.sort(rng(seed, "features").permutation(len(rows))[:ROWS])
     rows, owner = rows[some], owner[some]
     x = clients.x[rows].double().flatten(1).numpy()
-    group = clients.y[rows].numpy() if has_labels(clients) else np.zeros(len(rows), int)
+    labels = clients.y[rows].numpy() if has_labels(clients) else np.zeros(len(rows), int)
+    group = np.unique(labels, return_inverse=True)[1].reshape(-1)
     cell = np.unique(np.stack([group, owner], 1), axis=0, return_inverse=True)[1].reshape(-1)
-    spread = np.abs(x - _means(x, cell)[cell])
+    spread = np.abs(x - _means(x, group)[group])
     return max(_omega_squared(x, group, cell), _omega_squared(spread, group, cell))
 
 
 def _omega_squared(x: NDArray[Any], group: NDArray[Any], cell: NDArray[Any]) -> float:
     """(SSB - df MSW) / (SST + MSW), of cells within groups, all features together."""
-    groups = np.unique(group, return_inverse=True)[1].reshape(-1)
-    cells, classes = int(cell.max()) + 1, int(groups.max()) + 1
-    total = float(np.square(x - _means(x, groups)[groups]).sum())
+    cells, classes = int(cell.max()) + 1, int(group.max()) + 1
+    total = float(np.square(x - _means(x, group)[group]).sum())
     within = float(np.square(x - _means(x, cell)[cell]).sum())
     free = len(x) - cells
     if free <= 0 or total == 0:

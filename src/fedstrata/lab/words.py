@@ -12,6 +12,10 @@ RARE = 0.05
 
 Verdict = Literal["real", "noise"]
 
+SHORT = {"last": "last", "best": "best", "tail": "last\n10", "worst10": "worst\n10 %", "oscillation": "swing"}
+SHORT |= {"bytes": "MB\nsent", "seconds": "time,\ns"}
+"""What columns are called in the terminal, where ten of them fit beside each other."""
+
 
 def verdict(p: float | None) -> Verdict | None:
     """Of a corrected p-value."""
@@ -47,13 +51,13 @@ def _of_other(row: Mapping[str, Any], first: str) -> str:
 
 def comparison_table(columns: Sequence[Mapping[str, Any]], rows: Sequence[Mapping[str, Any]], title: str) -> Table:
     """A row a method: means with half the width of their 95 % interval; the best of each column in bold."""
-    table = Table(title=Text(title, style="bold"), title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    heading = Text(f"{title}: accuracy in %, means ± half of the 95 % interval", style="bold")
+    table = Table(title=heading, title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
     table.add_column("method", min_width=10)
     for column in columns:
-        unit = {"percent": ", %", "bytes": ", MB"}.get(column["form"], "")
-        table.add_column(column["title"] + unit, justify="right")
+        table.add_column(SHORT.get(column["key"], column["title"].replace(" to ", "\nto\n")), justify="right")
     if len(rows) > 1:
-        table.add_column("against the first", justify="right")
+        table.add_column("above\nfirst", justify="right")
     best = {c["key"]: _best([row[c["key"]]["mean"] for row in rows], c["better"]) for c in columns}
     for i, row in enumerate(rows):
         cells = [_cell(row[c["key"]], c["form"], i in best[c["key"]]) for c in columns]
@@ -65,11 +69,11 @@ def _cell(value: Mapping[str, Any], form: str, best: bool) -> Text:
     """The mean and half its interval in the column's unit; for a target, how many seeds reach it where some do not."""
     values = value["values"]
     if value["mean"] is None:
-        return Text(f"{sum(v is not None for v in values)} of {len(values)} reach it" if form == "rounds" else "-")
+        return Text(f"{sum(v is not None for v in values)} of\n{len(values)} do" if form == "rounds" else "-")
     scale = {"percent": 100.0, "bytes": 1e-6}.get(form, 1.0)
     text = f"{scale * value['mean']:.1f}"
     if value["low"] is not None and value["high"] > value["low"]:
-        text += f" ±{scale * (value['high'] - value['low']) / 2:.1f}"
+        text += f"\n±{scale * (value['high'] - value['low']) / 2:.1f}"
     return Text(text, style="bold" if best else "")
 
 
@@ -86,7 +90,7 @@ def _against(found: Mapping[str, Any] | None) -> str:
     if found is None:
         return ""
     points = f"{100 * found['difference']:+.2f}"
-    return points if found["p"] is None else f"{points}, p {found['p']:.2g}: {found['verdict']}"
+    return points if found["p"] is None else f"{points}\n{found['verdict']}"
 
 
 def _percent(share: float) -> str:
