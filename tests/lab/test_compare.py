@@ -1,12 +1,14 @@
 """Methods compared over paired seeds."""
 
 import json
+from typing import Any
 
 import numpy as np
 import pytest
 
 import fedstrata as fs
 from fedstrata.errors import SettingError
+from fedstrata.experiment import read_toml
 from fedstrata.lab.compare import slug, unlike
 from fedstrata.lab.stats import holm, interval, paired
 from fedstrata.record import read_rounds
@@ -91,17 +93,18 @@ def test_with_one_seed_nothing_is_tested():
 
 def test_a_method_that_needs_data_on_the_server_costs_all_the_same_test_examples(tmp_path):
     found = fs.compare(["fedavg", "feddf(epochs=1)"], SMALL, seeds=1, out=tmp_path, jobs=1)
-    settings = [fs.experiment.read_toml(tmp_path / m["runs"][0] / "experiment.toml") for m in found.methods]
+    settings = [read_toml(tmp_path / m["runs"][0] / "experiment.toml") for m in found.methods]
     assert [s["proxy"] for s in settings] == [200, 200]
 
 
 def test_seeds_and_targets_that_make_no_sense_are_refused():
-    for wrong, said in (
+    wrongs: list[tuple[dict[str, Any], str]] = [
         ({"seeds": 0}, "seeds must be at least 1"),
         ({"seeds": [1, 1]}, "every seed must be another one"),
         ({"target": 90}, r"target must be an accuracy in \(0, 1\]"),
         ({"jobs": 0}, "jobs must be at least 1"),
-    ):
+    ]
+    for wrong, said in wrongs:
         with pytest.raises(SettingError, match=said):
             fs.compare(["fedavg"], SMALL, **wrong)
     with pytest.raises(SettingError, match="at least one method"):

@@ -37,7 +37,7 @@ def without_seconds(folder: Path) -> list[dict]:
 def test_processes_of_their_own_give_the_same_runs(tmp_path):
     told: list[tuple[str, int | None]] = []
     run_all(jobs_in(tmp_path / "here"), 1)
-    run_all(jobs_in(tmp_path / "aside"), 2, lambda job, line: told.append((job.name, line and line["round"])))
+    run_all(jobs_in(tmp_path / "aside"), 2, lambda job, line: told.append((job.name, line["round"] if line else None)))
     for i in ("0", "1"):
         assert without_seconds(tmp_path / "here" / i) == without_seconds(tmp_path / "aside" / i)
         assert [n for name, n in told if name == f"run {i}"] == [0, 1, None]

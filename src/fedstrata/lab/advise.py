@@ -22,6 +22,9 @@ FINALISTS = 2
 FRESH, MOST_FRESH = 5, 10
 """Seeds of the end, more where there is time; none of them had a part in choosing who is there."""
 
+WORTH = 0.005
+"""Half a point of accuracy: what is less is not worth another method, were it ever so certain."""
+
 LEAST = 3
 """Rounds of a run that tells anything."""
 
@@ -80,8 +83,8 @@ def advise(
     """Recommend a method for an experiment's data, split and model, after about so many minutes of racing.
 
     Methods that suit the split run for a few rounds; the better half goes on, for longer and with more seeds; the last
-    two meet FedAvg on fresh seeds. One is recommended that is really better there, and else FedAvg. `say` gets each
-    sentence as soon as it is known.
+    two meet FedAvg on fresh seeds. One is recommended that is really better there, by half a point at least, and else
+    FedAvg. `say` gets each sentence as soon as it is known.
     """
     check(budget > 0, f"budget must be above 0 minutes; got {budget}")
     end = perf_counter() + 60 * budget
@@ -187,12 +190,13 @@ def halvings(challengers: int) -> list[tuple[int, int, float]]:
 def recommended(final: Comparison, rounds: int, wanted: int) -> tuple[str, str]:
     """(the method, the sentence that says why)."""
     first, *others = final.rows
-    better = [r for r in others if r["against_first"]["verdict"] == "real" and r["against_first"]["difference"] > 0]
+    real = [r for r in others if r["against_first"]["verdict"] == "real"]
+    better = [r for r in real if r["against_first"]["difference"] >= WORTH]
     after = f"after {rounds} rounds" + (f" (of {wanted}, for want of time)" if rounds < wanted else "")
     after += f" with {len(final.seeds)} seeds"
     if not better:
         met = " and ".join(f"{r['method']} is {_difference(r)}" for r in others)
-        said = f"No real difference: {after}, nothing beats {FIRST} beyond noise ({met})"
+        said = f"No real difference: {after}, nothing beats {FIRST} by half a point beyond noise ({met})"
         return FIRST, f"{said}; {FIRST} is recommended, as the simplest."
     best = max(better, key=lambda r: r["tail"]["mean"])
     reached = f"{FIRST} reaches {100 * first['tail']['mean']:.1f} %, and it is {_difference(best)}"
