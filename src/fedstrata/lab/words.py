@@ -12,7 +12,7 @@ RARE = 0.05
 
 Verdict = Literal["real", "noise"]
 
-SHORT = {"last": "last", "best": "best", "tail": "last\n10", "worst10": "worst\n10 %", "oscillation": "swing"}
+SHORT: dict[str, str] = {"last": "last", "best": "best", "tail": "last\n10", "worst10": "worst\n10 %", "oscillation": "swing"}
 SHORT |= {"bytes": "MB\nsent", "seconds": "time,\ns"}
 """What columns are called in the terminal, where ten of them fit beside each other."""
 
