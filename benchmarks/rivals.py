@@ -126,7 +126,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--fraction", type=float, help="of every client's examples and every held-out set")
     parser.add_argument("--patience", type=float, default=5, help="seconds to wait for a quiet machine before a run")
     parser.add_argument("--retries", type=int, default=1, help="of a run during which others used the machine")
-    parser.add_argument("--name", default=str(date.today()), help="of the file in benchmarks/results")
+    parser.add_argument("--name", default="rivals", help="of the file in benchmarks/results")
     parser.add_argument("--out", type=Path, help="the file itself")
     parser.add_argument("--show", type=Path, help="print the tables of this file and measure nothing")
     parser.add_argument("--markdown", action="store_true", help="tables for the documentation")

@@ -1,6 +1,8 @@
-"""How seconds and memory grow with the cohort, the model and the population; each point in a process of its own.
+"""How seconds and memory grow with the cohort, the model, the population and what clients remember.
 
-python -m benchmarks.scaling                              all three, about five minutes on two cores
+Each point is a process of its own.
+
+python -m benchmarks.scaling                              all of it, about five minutes on two cores
 python -m benchmarks.scaling --only population --engine stacked
 """
 
@@ -14,6 +16,7 @@ from dataclasses import asdict, dataclass, replace
 from datetime import date
 from pathlib import Path
 from statistics import median
+from tempfile import TemporaryDirectory
 from time import perf_counter
 from typing import Any
 
@@ -44,7 +47,12 @@ class Point:
     each: int = 20  # examples of a client
     engine: str = "auto"
     rounds: int = 5
+    method: str = "fedavg"
+    memory: float | None = None  # GiB
+    remembers: bool = False  # as many rounds as it takes to visit nearly all clients, with checkpoints
 
+
+CNN = "layerwise_cnn", (1, 28, 28)
 
 AXES: dict[str, dict[str, Point]] = {
     "cohort": {f"{k:,} of 1,000 clients": Point(cohort=k) for k in (10, 30, 100, 300, 1_000)},
@@ -54,6 +62,11 @@ AXES: dict[str, dict[str, Point]] = {
         "simple_cnn": Point("simple_cnn", (3, 32, 32), cohort=10),
         "layerwise_cnn": Point("layerwise_cnn", (1, 28, 28), cohort=10),
         "resnet20": Point("resnet20", (3, 32, 32), cohort=10),
+    },
+    "memories": {
+        "100 of 1,000 clients, SCAFFOLD": Point(*CNN, method="scaffold", remembers=True),
+        "the same, memories on disk": Point(*CNN, method="scaffold", remembers=True, memory=1.0),
+        "all 1,000 clients, SCAFFOLD": Point(*CNN, cohort=1_000, method="scaffold", remembers=True, memory=1.0),
     },
     "population": {f"100 of {n:,} clients": Point(population=n) for n in (100, 1_000, 10_000, 100_000)},
 }
@@ -103,18 +116,21 @@ def measured(point: Point) -> dict:
     rows = stream.integers(POOL, size=(point.population, point.each))
     ready, marks = perf_counter(), []
     known = inspect.signature(fs.simulate).parameters
-    settings = {"engine": point.engine, "evaluate_train": False}
-    fs.simulate(
-        fs.recipes.fedavg(select=fs.parts.Sample(k=point.cohort)),
-        model,
-        fs.Clients.split(x, y, list(rows)),
-        rounds=point.rounds + 2,  # one to warm up and one that is evaluated
-        training=fs.SGD(lr=0.01, momentum=0.9, batch=10),
-        test=(x[:1_000], y[:1_000]),
-        evaluate_every=point.rounds + 2,
-        on_round=lambda _: marks.append(perf_counter()),
-        **{n: v for n, v in settings.items() if n in known},
-    )
+    settings = {"engine": point.engine, "evaluate_train": False, "memory": point.memory}
+    rounds = 4 * point.population // point.cohort if point.remembers else point.rounds + 2
+    with TemporaryDirectory() as folder:
+        fs.simulate(
+            getattr(fs.recipes, point.method)(select=fs.parts.Sample(k=point.cohort)),
+            model,
+            fs.Clients.split(x, y, list(rows)),
+            rounds=rounds,  # one of them warms up and one is evaluated
+            training=fs.SGD(lr=0.01, momentum=0.0 if point.remembers else 0.9, batch=10),
+            test=(x[:1_000], y[:1_000]),
+            evaluate_every=rounds,
+            on_round=lambda _: marks.append(perf_counter()),
+            out=Path(folder) / "run" if point.remembers else None,
+            **{n: v for n, v in settings.items() if n in known},
+        )
     laps = np.diff(marks)[:-1].tolist()
     parameters = sum(p.numel() for p in model.parameters())
     start = {"data_seconds": ready - began, "first_seconds": marks[0] - ready}
@@ -163,10 +179,10 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.scaling", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--only", default="", help="cohort, model or population, separated by commas")
+    parser.add_argument("--only", default="", help=f"{', '.join(AXES)}, separated by commas")
     parser.add_argument("--engine", default="auto")
     parser.add_argument("--rounds", type=int, default=5, help="timed at each point")
-    out = ROOT / "benchmarks" / "results" / f"scaling-{date.today()}.json"
+    out = ROOT / "benchmarks" / "results" / "scaling.json"
     parser.add_argument("--out", type=Path, default=out, help="where to write the figures")
     parser.add_argument("--markdown", action="store_true", help="tables for the documentation")
     parser.add_argument("--point", help=argparse.SUPPRESS)

@@ -127,10 +127,10 @@ def test_rounds_that_are_not_evaluated_say_nothing_of_accuracy(tmp_path):
 IN_C = """
 from fedstrata.experiment import read_toml
 from fedstrata.record import Recorder
+from fedstrata.runtimes import Vault
 from tests.federations import mlp
 import fedstrata as fs
-with Recorder("run", fs.recipes.fedavg(), {"data": "m\\u00fc.csv"}, fs.Layout.of(mlp())):
-    pass
+Recorder("run", fs.recipes.fedavg(), {"data": "m\\u00fc.csv"}, fs.Layout.of(mlp()), Vault({})).begin()
 assert read_toml("run/experiment.toml") == {"data": "m\\u00fc.csv"}
 """
 

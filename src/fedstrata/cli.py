@@ -30,7 +30,8 @@ from fedstrata.cli_options import (
 )  # fmt: skip
 from fedstrata.console import Watcher, show_explanation, split_in_words
 from fedstrata.core import Recipe
-from fedstrata.errors import DataError, FedstrataError
+from fedstrata.data import Dataset
+from fedstrata.errors import DataError, FedstrataError, SettingError
 from fedstrata.experiment import Experiment
 from fedstrata.explain import explain as explained
 from fedstrata.lab.sweep import SWEEP
@@ -43,6 +44,7 @@ from fedstrata.record import json_text, read_recipe
 from fedstrata.report import draw_curves, draw_split, methods_table, runs_table, split_table
 from fedstrata.report.tables import described
 from fedstrata.simulate import Run
+from fedstrata.stopping import Stopped
 
 app = typer.Typer(
     add_completion=False,
@@ -79,15 +81,34 @@ def run(
     set_: Set = None,
     jobs: Jobs = None,
     out_dir: Annotated[Path | None, typer.Option("--out", help="The run folder; runs/... unless given.")] = None,
+    resume: Annotated[Path | None, typer.Option(help="Go on with the run that was broken off in this folder.")] = None,
     json_: Json = False,
 ) -> None:
-    """Run an experiment, or all of a sweep, and write its run folder."""
+    """Run an experiment, or all of a sweep, and write its run folder, or go on with one that was broken off."""
     plain = {"data": data, "label": label, "client": client, "model": model, "rounds": rounds, "seed": seed}
+    if resume is not None:
+        _refuse_beside_resume(experiment or method or out_dir)
+        experiment, out_dir = _begun(resume), resume
     options = Options(experiment, method, plain, {"clients": clients, "alpha": alpha}, set_)
     name, settings = options.read()
     if SWEEP in settings:
         cli_lab.sweep(options, settings, out_dir, json_, jobs)
         return
+    name = resume.name if resume is not None else name
+    exp, loaded = _ready(options, name, settings)
+    short = "-".join(re.findall(r"\w+", re.sub(r"\(.*?\)", "", name))) or "recipe"  # without the settings in brackets
+    with run_folder(out_dir, short) as folder, Watcher(err, {name: exp.rounds}) as watcher:
+        result = exp.run(folder, watcher.of(name), loaded, resume is not None)
+    out.print(runs_table({short: result.final}, f"{name} on {called(exp.data)}, after {exp.rounds} rounds: accuracy"))
+    if empty := sum("empty" in r for r in result.rounds):
+        out.print(f"In {empty} of {exp.rounds} rounds no client was usable, so nothing changed; see the warnings.")
+    out.print(f"The run folder is {folder}", markup=False, soft_wrap=True)
+    if json_:
+        typer.echo(json_text({"method": name} | _facts(exp, result)))
+
+
+def _ready(options: Options, name: str, settings: dict[str, Any]) -> tuple[Experiment, Dataset]:
+    """The experiment and its data, tried out as far as that takes no round; says how the data is split."""
     with options.blamed():
         plan = Experiment.of(settings)
         exp = plan.with_proxy()
@@ -98,16 +119,20 @@ def run(
     if exp.proxy != plan.proxy:
         taken = f"{exp.proxy} examples are taken out of the test set (proxy = {exp.proxy})"
         err.print(f"{name} needs data on the server: {taken}.")
-    short = "-".join(re.findall(r"\w+", re.sub(r"\(.*?\)", "", name))) or "recipe"  # without the settings in brackets
     err.print(split, highlight=False)
-    with run_folder(out_dir, short) as folder, Watcher(err, {name: exp.rounds}) as watcher:
-        result = exp.run(folder, watcher.of(name), loaded)
-    out.print(runs_table({short: result.final}, f"{name} on {called(exp.data)}, after {exp.rounds} rounds: accuracy"))
-    if empty := sum("empty" in r for r in result.rounds):
-        out.print(f"In {empty} of {exp.rounds} rounds no client was usable, so nothing changed; see the warnings.")
-    out.print(f"The run folder is {folder}", markup=False, soft_wrap=True)
-    if json_:
-        typer.echo(json_text({"method": name} | _facts(exp, result)))
+    return exp, loaded
+
+
+def _refuse_beside_resume(given: object) -> None:
+    if given is not None:
+        raise SettingError("--resume goes on with what its folder says; leave out the file, --method and --out")
+
+
+def _begun(folder: Path) -> Path:
+    """The experiment of a run folder."""
+    if not (folder / "experiment.toml").exists():
+        raise DataError(f"{folder} is not the folder of a run that was begun: it has no experiment.toml")
+    return folder / "experiment.toml"
 
 
 def _facts(exp: Experiment, result: Run) -> dict[str, Any]:
@@ -222,8 +247,11 @@ def main(args: list[str] | None = None) -> None:
         code: Any = app(args, standalone_mode=False)
     except FedstrataError as e:
         _stop(str(e))
-    except (typer.Abort, KeyboardInterrupt):
-        _stop("stopped; what was finished is in the run folder", STOPPED)
+    except Stopped as e:
+        _stop(str(e), e.code)
+    except (typer.Abort, KeyboardInterrupt) as e:
+        asked = e.__cause__ if isinstance(e.__cause__, Stopped) else None
+        _stop(str(asked or "stopped; what was finished is in the run folder"), asked.code if asked else STOPPED)
     except Exception as e:
         if said := getattr(e, "format_message", None):  # click's own, which newer typers carry within themselves
             _stop(f"{said()} Try fedstrata --help.")

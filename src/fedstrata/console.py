@@ -26,6 +26,7 @@ class Watcher:
         columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[told]}")
         self.progress = Progress(*columns, TextColumn("left"), TimeRemainingColumn(), console=console)
         self.tasks = {n: self.progress.add_task(n, total=r, start=False, told="") for n, r in rounds.items()}
+        self.rounds = rounds
 
     def __enter__(self) -> Self:
         self.progress.start()
@@ -46,7 +47,10 @@ class Watcher:
             score = (
                 f"accuracy {100 * seen['accuracy']:5.1f} %" if "accuracy" in seen else f"loss {seen.get('loss', 0):.4f}"
             )
-            self.progress.update(task, advance=1, told=f"{score if seen else '':17} {line['seconds']:.2f} s a round")
+            done = min(line["round"] + 1, self.rounds[name])  # a run that is gone on with does not begin at the first
+            self.progress.update(
+                task, completed=done, told=f"{score if seen else '':17} {line['seconds']:.2f} s a round"
+            )
             for warning in line.get("warnings", []):
                 self.progress.console.print(f"round {line['round']}: {warning}")
 

@@ -18,7 +18,8 @@ from fedstrata.models import model
 from fedstrata.optim import SGD, Training
 from fedstrata.parse import load_outside, parse_recipe
 from fedstrata.partition import ByOwner, Dirichlet, Partition
-from fedstrata.simulate import Plan, Run, simulate, usable_device
+from fedstrata.simulate import Plan, Run, offered, simulate, usable_device
+from fedstrata.task import Task
 from fedstrata.values import Value, load, sibling
 
 
@@ -83,11 +84,12 @@ class Experiment(Plan):
         return replace(self, proxy=PROXY) if "proxy" in self.recipe.needs and self.proxy is None else self
 
     def rehearse(self, data: Dataset) -> None:
-        """Raise now what a run would find wrong with model, device and proxy before its first round."""
+        """Raise now what a run would find wrong with model, device, proxy and needs before its first round."""
         usable_device(self.device)
-        self.network(data)
+        network, _ = self.recipe.adapt(self.network(data), self.training, self.seed)
         if self.proxy is not None:
             held_out(data.test, self.proxy, self.proxy_tail)
+        self.recipe.check(offered(Task.of(network), data.train[1], self.proxy is not None))
 
     def settled(self, data: Dataset) -> "Experiment":
         """The same with its partition said, where nobody said one."""
@@ -107,8 +109,9 @@ class Experiment(Plan):
         out: str | Path | None = None,
         on_round: Callable[[dict[str, Any]], None] | None = None,
         data: Dataset | None = None,
+        resume: bool = False,
     ) -> Run:
-        """Run it; the data can be given where it was loaded already."""
+        """Run it, or go on with it in its folder; the data can be given where it was loaded already."""
         data = data or self.dataset()
         self = self.settled(data)
         proxy, test = held_out(data.test, self.proxy, self.proxy_tail) if self.proxy is not None else (None, data.test)
@@ -122,6 +125,7 @@ class Experiment(Plan):
             val=data.val,
             proxy=proxy,
             out=out,
+            resume=resume,
             settings=self.settings(),
             on_round=on_round,
             **{f.name: getattr(self, f.name) for f in fields(Plan)},

@@ -4,72 +4,158 @@ recipe.json         the algorithm
 experiment.toml     the whole experiment; `fedstrata run experiment.toml` runs it again
 rounds.jsonl        one line a round, written as it ends
 notes.npz           diagnostics of every round, e.g. "gamma/00003"; "layers" and "tensors" name their last axis
-model.safetensors   the trained global model
+model.safetensors   the trained global model; written last
 environment.json    what it ran on
+checkpoint, notes   while it runs: all that it takes to go on, and the notes until then
 """
 
 import json
+import os
 import platform
-from collections.abc import Mapping
+import tomllib
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, suppress
 from math import isfinite
 from pathlib import Path
-from typing import Any, Self
+from shutil import rmtree
+from typing import Any
 
 import numpy as np
 import torch
-from safetensors.torch import save_file
 from torch import nn
 
 from fedstrata import toml
+from fedstrata.checkpoint import newest, newest_number, restored, save
 from fedstrata.core import Recipe
-from fedstrata.errors import DataError
+from fedstrata.errors import DataError, SettingError
+from fedstrata.files import Pieces, checksum, replacing, sync, told, write, write_tensors
 from fedstrata.layout import Arrays, Layout
 from fedstrata.parse import load_outside
+from fedstrata.runtimes import Vault
+from fedstrata.server import Server
 from fedstrata.version import __version__
+
+MAY_CHANGE = {"rounds", "checkpoint", "engine", "chunk", "workers", "memory", "made_in_python"}
+"""Settings that a run may be gone on with changed."""
 
 
 class Recorder:
-    """Writes a run folder as the run goes; without a folder it writes nothing."""
+    """Writes a run folder as the run goes; without a folder it only remembers."""
 
-    def __init__(self, folder: str | Path | None, recipe: Recipe, settings: Mapping[str, Any], layout: Layout):
+    def __init__(
+        self, folder: str | Path | None, recipe: Recipe, settings: Mapping[str, Any], layout: Layout, vault: Vault
+    ):
         self.folder = Path(folder) if folder is not None else None
-        self.recipe, self.settings, self.layout = recipe, settings, layout
-        self.notes: dict[str, np.ndarray] = {}
+        self.recipe, self.settings, self.layout, self.vault = recipe, settings, layout, vault
+        self.lines: list[dict[str, Any]] = []  # of rounds.jsonl
+        self.notes: list[Arrays] = []  # of every round
+        self.kept: dict[str, dict[str, Any]] = {}  # files of notes beside the last checkpoint
 
-    def __enter__(self) -> Self:
-        if self.folder is not None:
-            if self.folder.exists() and (not self.folder.is_dir() or any(self.folder.iterdir())):
-                raise DataError(f"{self.folder} is not an empty folder; give another one, or remove it first")
-            try:
-                self.folder.mkdir(parents=True, exist_ok=True)
-            except OSError as e:
-                raise DataError(f"the folder {self.folder} cannot be made: {e.strerror or e}") from None
-            (self.folder / "recipe.json").write_text(json.dumps(self.recipe.to_dict(), indent=2) + "\n")
-            (self.folder / "experiment.toml").write_text(
-                toml.dumps(self.settings), encoding="utf-8"
-            )  # as TOML has to be
-            (self.folder / "environment.json").write_text(json.dumps(environment(self.layout), indent=2) + "\n")
-            (self.folder / "rounds.jsonl").touch()
-        return self
+    def begin(self) -> None:
+        """Make the folder, which must be new or empty, if there is to be one."""
+        if self.folder is None:
+            return
+        if self.folder.exists() and (not self.folder.is_dir() or any(self.folder.iterdir())):
+            raise DataError(f"{self.folder} is not an empty folder; give another one, or remove it first")
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+        except OSError as e:
+            raise DataError(f"the folder {self.folder} cannot be made: {e.strerror or e}") from None
+        with self._told("the experiment"):
+            write(self.folder / "experiment.toml", toml.dumps(self.settings))
+            self._complete()
 
-    def round(self, line: Mapping[str, Any], notes: Arrays) -> None:
-        """Add a round to the record."""
+    def resume(self, server: Server) -> Server:
+        """Go on in a folder where a run was broken off: the server as its last whole checkpoint has it."""
+        if self.folder is None:
+            raise SettingError("resume needs the run folder that is to be gone on with: give out = ...")
+        if not (self.folder / "experiment.toml").exists():
+            raise DataError(f"{self.folder} has no experiment.toml, so there is nothing to resume; start it anew")
+        _same(self.settings, tomllib.loads((self.folder / "experiment.toml").read_text("utf-8")), self.folder)
+        for part in self.folder.rglob(".*.part"):
+            part.unlink()
+        (self.folder / "notes.npz").unlink(missing_ok=True)  # of a run that ended with an error
+        found = newest(self.folder / "checkpoint", self.folder)
+        self.kept = {n: f for n, f in (found.record if found else {}).items() if n != "rounds.jsonl"}
+        for chunk in (self.folder / "notes").glob("*.npz"):
+            if f"notes/{chunk.name}" not in self.kept:
+                chunk.unlink()
+        write(self.folder / "experiment.toml", toml.dumps(self.settings))  # it may have more rounds now
+        self._complete()
+        os.truncate(self.folder / "rounds.jsonl", found.record["rounds.jsonl"]["bytes"] if found else 0)
+        if found is None:
+            return server
+        self.lines = read_rounds(self.folder)
+        self.notes = notes_by_round(read_notes(self.folder), found.number)
+        return restored(found, server, self.vault)
+
+    def round(self, line: dict[str, Any], notes: Arrays | None = None) -> None:
+        """Add a round to the record, or what came after the last."""
+        self.lines.append(line)
+        if notes is not None:
+            self.notes.append({n: v.cpu() for n, v in notes.items()})
         if self.folder is not None:
-            with (self.folder / "rounds.jsonl").open("a") as f:
+            with self._told("the record"), (self.folder / "rounds.jsonl").open("a") as f:
                 f.write(json_text(line) + "\n")
-            self.notes |= {f"{name}/{line['round']:05d}": v.cpu().numpy() for name, v in notes.items()}
 
-    def model(self, model: nn.Module) -> None:
-        """Save the trained model, each tied tensor once under every one of its names."""
-        if self.folder is not None:
-            named = {n: t.detach().cpu().contiguous().clone() for n, t in model.state_dict().items()}
-            save_file(named, self.folder / "model.safetensors")
+    def checkpoint(self, server: Server) -> None:
+        """Keep all that it takes to go on from here."""
+        if self.folder is None:
+            return
+        with self._told("the checkpoint"):
+            (self.folder / "notes").mkdir(exist_ok=True)
+            done = max((int(Path(n).stem) + f["rounds"] for n, f in self.kept.items()), default=0)
+            if done < server.number:
+                name = f"notes/{done:05d}.npz"
+                self._write_notes(self.folder / name, done)
+                self.kept[name] = _facts(self.folder / name) | {"rounds": server.number - done}
+            sync(self.folder / "rounds.jsonl")
+            record = {"rounds.jsonl": _facts(self.folder / "rounds.jsonl")} | self.kept
+            save(self.folder / "checkpoint", server, self.vault, record)
 
-    def __exit__(self, *error: object) -> None:
-        if self.folder is not None:
-            names = {"layers": self.layout.layers, "tensors": self.layout.at("tensor").layers}
-            named: dict[str, Any] = {n: np.array(v) for n, v in names.items()} | self.notes
-            np.savez(self.folder / "notes.npz", **named)
+    def finish(self, model: nn.Module) -> None:
+        """Save all notes and then the trained model, each tied tensor once under every one of its names."""
+        if self.folder is None:
+            return
+        with self._told("the model"):
+            self._write_notes(self.folder / "notes.npz")
+            named = {n: Pieces.of(t.detach().cpu()) for n, t in model.state_dict().items()}
+            write_tensors(self.folder / "model.safetensors", named)  # what is there tells that the run has ended
+        for folder in ("checkpoint", "notes"):
+            rmtree(self.folder / folder, ignore_errors=True)
+
+    @contextmanager
+    def recording(self) -> Iterator[None]:
+        """Within this block an error leaves the notes of all rounds behind."""
+        try:
+            yield
+        except Exception:
+            if self.folder is not None:
+                with suppress(OSError):
+                    self._write_notes(self.folder / "notes.npz")
+            raise
+
+    def _complete(self) -> None:
+        """Write what a folder has from the beginning, where it is missing."""
+        assert self.folder is not None
+        for name, said in (("recipe", self.recipe.to_dict()), ("environment", environment(self.layout))):
+            if not (self.folder / f"{name}.json").exists():
+                write(self.folder / f"{name}.json", json.dumps(said, indent=2) + "\n")
+        (self.folder / "rounds.jsonl").touch()
+
+    def _write_notes(self, path: Path, begin: int = 0) -> None:
+        """The notes of the rounds from this one on, and the names of their axes."""
+        names = {"layers": self.layout.layers, "tensors": self.layout.at("tensor").layers}
+        named: dict[str, Any] = {n: np.array(v) for n, v in names.items()}
+        for number, notes in enumerate(self.notes[begin:], begin):
+            named |= {f"{n}/{number:05d}": v.numpy() for n, v in notes.items()}
+        with replacing(path) as f:
+            np.savez(f, **named)
+
+    def _told(self, what: str) -> AbstractContextManager[None]:
+        last = newest_number(self.folder / "checkpoint") if self.folder is not None else None
+        there = f"the checkpoint of round {last} is intact: " if last is not None else ""
+        return told(f"{what} in {self.folder}", f"{there}make room and run fedstrata run --resume {self.folder}")
 
 
 def json_text(value: Any) -> str:
@@ -121,3 +207,44 @@ def read_recipe(folder: str | Path) -> Recipe:
         raise DataError(f"{path} is not a recipe, which has a select, a weigh and other parts")
     load_outside()  # a part of somebody else's may be in it
     return Recipe.from_dict(said)
+
+
+def finished(folder: str | Path) -> bool:
+    """Whether a run folder holds a run that came to its end."""
+    return (Path(folder) / "model.safetensors").exists()
+
+
+def read_notes(folder: str | Path) -> dict[str, np.ndarray]:
+    """The diagnostics of a run folder, also of a run that has not come to its end."""
+    folder = Path(folder)
+    whole = folder / "notes.npz"
+    found: dict[str, np.ndarray] = {}
+    for path in [whole] if whole.exists() else sorted((folder / "notes").glob("*.npz")):
+        with np.load(path, allow_pickle=False) as notes:
+            found |= dict(notes)
+    return found
+
+
+def notes_by_round(notes: Mapping[str, np.ndarray], rounds: int) -> list[Arrays]:
+    """The notes of each round by name."""
+    found: list[Arrays] = [{} for _ in range(rounds)]
+    for name, v in notes.items():
+        what, _, number = name.rpartition("/")
+        if what:
+            found[int(number)][what] = torch.from_numpy(v)
+    return found
+
+
+def _facts(path: Path) -> dict[str, Any]:
+    """What tells whether a file is still as it was, whatever was added to it."""
+    size = path.stat().st_size
+    return {"bytes": size, "sha256": checksum(path, size)}
+
+
+def _same(now: Mapping[str, Any], then: Mapping[str, Any], folder: Path) -> None:
+    """Refuse to go on with another experiment than the one that was begun."""
+    now = tomllib.loads(toml.dumps(now))
+    for key in sorted((now.keys() | then.keys()) - MAY_CHANGE):
+        if now.get(key) != then.get(key):
+            was, got = (str(v.get(key)) for v in (then, now))
+            raise SettingError(f"{folder} was begun with {key} = {was}, and cannot be gone on with {key} = {got}")

@@ -10,6 +10,7 @@ from time import perf_counter
 from typing import Any
 
 import torch
+from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from fedstrata.augment import Augment
@@ -25,10 +26,11 @@ from fedstrata.optim import SGD, Training
 from fedstrata.parse import parse_recipe
 from fedstrata.precision import Precision, multiplying
 from fedstrata.probes import PROBES
-from fedstrata.record import Recorder
+from fedstrata.record import Recorder, finished, notes_by_round, read_notes, read_rounds
 from fedstrata.rng import rng
 from fedstrata.runtimes import Compile, Engine, Runtime, Vault, chosen, collect, updates_at_once
 from fedstrata.server import OnNonFinite, Replies, Server, clients_in_words, close_round, has_data, open_round
+from fedstrata.stopping import Stopped, Stopping
 from fedstrata.task import Batch, Loss, Task, accuracy, buffers_of
 from fedstrata.threads import fitting_threads, threads
 from fedstrata.values import Value, fit
@@ -54,6 +56,7 @@ class Plan(Value):
     precision: Precision = "float32"  # of a GPU's products
     compile: Compile = "auto"  # a GPU's local step
     memory: float | None = None  # GiB for the updates of a round: half of what the machine or the GPU has unless given
+    checkpoint: int = 10  # rounds after which all that it takes to go on is written into the run folder
 
     def settings(self) -> dict[str, Any]:
         """What its TOML file says."""
@@ -66,6 +69,7 @@ class Plan(Value):
         check(self.chunk is None or self.chunk >= 1, f"chunk must be at least 1; got {self.chunk}")
         check(self.memory is None or self.memory > 0, f"memory must be above 0; got {self.memory}")
         check(self.workers is None or self.workers >= 1, f"workers must be at least 1; got {self.workers}")
+        check(self.checkpoint >= 1, f"checkpoint must be at least 1; got {self.checkpoint}")
 
 
 @dataclass(frozen=True, eq=False)
@@ -110,7 +114,9 @@ def simulate(
     precision: Precision = "float32",
     compile: Compile = "auto",
     memory: float | None = None,
+    checkpoint: int = 10,
     out: str | Path | None = None,
+    resume: bool = False,
     settings: Mapping[str, Any] | None = None,
     on_round: Callable[[dict[str, Any]], None] | None = None,
 ) -> Run:
@@ -119,20 +125,22 @@ def simulate(
     `recipe` may be a text, "fedprox(mu=0.1) + lws". `clients` is a list of (x, y) pairs or what a partitioner returns.
     `loss` is "cross_entropy", "squared_error" or a function of (outputs, targets); `metrics` are functions that give
     one number an example. With `out`, everything is written into that folder as it happens; `settings` is what its
-    experiment.toml says.
+    experiment.toml says. With `resume`, a run that was broken off there is gone on with from its last checkpoint.
     """
     algorithm: Recipe = parse_recipe(recipe) if isinstance(recipe, str) else fit(Recipe, recipe, "recipe")
     model, training = algorithm.adapt(model, training or SGD(), seed)
-    means = engine, chunk, workers, device, precision, compile, memory
+    means = engine, chunk, workers, device, precision, compile, memory, checkpoint
     plan = Plan(rounds, seed, buffers, on_nonfinite, evaluate_every, evaluate_train, *means)
     nothing = "evaluate_train = false leaves nothing to evaluate on: give a test or a val set, or leave it true"
     check(evaluate_train or test is not None or val is not None, nothing)
+    if resume and out is not None and finished(out):
+        return _ended(algorithm, model, Path(out), rounds)
     place = usable_device(device), Layout.of(model).dtype
     data = Clients.of(clients).owned().to(*place)
     if metrics is None and not isinstance(loss, str) and not data.y.is_floating_point():
         metrics = {"accuracy": accuracy}
     fed = Federation(algorithm, Task.of(model, loss, metrics, device), data, training, seed, plan.buffers, augment)
-    algorithm.check(_have(fed, proxy))
+    algorithm.check(offered(fed.task, data.y, proxy is not None))
     server = _first(fed, model)
     fed.task.try_out(server.model, server.buffers, data.x, data.y)
     if augment is not None:
@@ -144,17 +152,22 @@ def simulate(
     held = sets.pop("proxy", None)
     sets |= {"train": (data.x, data.y)} if evaluate_train else {}
     at = server.model, server.buffers
-    vault = Vault(_fresh(fed, server))
+    room = None if memory is None else memory * 2**30
+    vault = Vault.of(_fresh(fed, server), len(data), room, None if out is None else Path(out))
     runtime = chosen(engine, fed, vault, sets, at, rounds, chunk, workers, compile)
     made = {"made_in_python": f"{type(model).__name__} of {fed.task.layout.size} parameters, {len(data)} clients"}
     known = made | plan.settings() | {"training": fed.training.to_dict(), "recipe": algorithm.to_dict()}
     known |= {"augment": augment.to_dict()} if augment is not None else {}
-    recorder = Recorder(out, algorithm, settings or known, fed.task.layout)
-    with closing(runtime), multiplying(precision), kept(), recorder:
-        server, history, notes = _rounds(fed, runtime, server, plan, held, recorder, on_round)
+    recorder = Recorder(out, algorithm, settings or known, fed.task.layout, vault)
+    with closing(runtime), closing(vault), multiplying(precision), kept():
+        if resume:
+            server = recorder.resume(server)
+        else:
+            recorder.begin()
+        server = _rounds(fed, runtime, server, plan, held, recorder, on_round)
         trained = _trained(model, replace(server, model=algorithm.shown(server.state, server.model)))
-        recorder.model(trained)
-    return Run(algorithm, trained, fed.task.layout, history, notes, recorder.folder)
+        recorder.finish(trained)
+    return Run(algorithm, trained, fed.task.layout, recorder.lines, recorder.notes, recorder.folder)
 
 
 def _rounds(
@@ -165,32 +178,33 @@ def _rounds(
     held: tuple[Tensor, Tensor] | None,
     recorder: Recorder,
     on_round: Callable[[dict[str, Any]], None] | None,
-) -> tuple[Server, list[dict[str, Any]], list[Arrays]]:
-    """Round after round: (the server at the end, what the record says, the notes)."""
+) -> Server:
+    """Round after round, from the server's on: the server at the end."""
     work = fed.task.layout.size * (fed.training.batch or 1) * fed.recipe.select.size(server.population)
     room = updates_at_once(fed, plan.memory)
-    history: list[dict[str, Any]] = []
-    notes: list[Arrays] = []
-    for number in range(plan.rounds):
-        began = perf_counter()
-        with fitting_threads(work):
-            server, line, noted = play(fed, runtime, server, held, plan.on_nonfinite, room)
-        if (number + 1) % plan.evaluate_every == 0 or number + 1 == plan.rounds:
-            line |= evaluate(fed, runtime, server)
-        line["seconds"] = round(perf_counter() - began, 4)
-        recorder.round(line, noted)
-        history.append(line)
-        notes.append(noted)
-        if on_round is not None:
-            on_round(line)
+    with recorder.recording(), Stopping(recorder.folder is not None) as stopping:
+        for number in range(server.number, plan.rounds):
+            began = perf_counter()
+            with fitting_threads(work):
+                server, line, noted = play(fed, runtime, server, held, plan.on_nonfinite, room)
+            if (number + 1) % plan.evaluate_every == 0 or number + 1 == plan.rounds:
+                line |= evaluate(fed, runtime, server)
+            recorder.round(line | {"seconds": round(perf_counter() - began, 4)}, noted)
+            if on_round is not None:
+                on_round(recorder.lines[-1])
+            asked = stopping.asked
+            if asked or (number + 1) % plan.checkpoint == 0:
+                recorder.checkpoint(server)
+            if asked and number + 1 < plan.rounds:
+                go_on = f"go on by fedstrata run --resume {recorder.folder}"
+                raise Stopped(f"stopped after {number + 1} rounds; {go_on}", asked)
     if fed.recipe.finish:
         began = perf_counter()
         server = finish(fed, runtime, server)
         line = {"round": plan.rounds, "finish": True, "cohort": has_data(server.stats).tolist(), "dropped": []}
         line |= evaluate(fed, runtime, server) | {"seconds": round(perf_counter() - began, 4)}
-        recorder.round(line, {})
-        history.append(line)
-    return server, history, notes
+        recorder.round(line)
+    return server
 
 
 def play(
@@ -250,6 +264,16 @@ def evaluate(fed: Federation, runtime: Runtime, server: Server) -> dict[str, Any
     return line
 
 
+def _ended(recipe: Recipe, model: nn.Module, folder: Path, rounds: int) -> Run:
+    """What a run folder holds of a run that came to its end."""
+    lines, trained = read_rounds(folder), deepcopy(model)
+    done = sum("finish" not in line for line in lines)
+    if rounds > done:
+        raise SettingError(f"the run in {folder} has ended after {done} rounds; run {rounds} into another folder")
+    trained.load_state_dict(load_file(folder / "model.safetensors"))
+    return Run(recipe, trained, Layout.of(model), lines, notes_by_round(read_notes(folder), done), folder)
+
+
 def _first(fed: Federation, model: nn.Module) -> Server:
     """The server before the first round."""
     layout, device = fed.task.layout, fed.task.layout.device
@@ -268,15 +292,15 @@ def _fresh(fed: Federation, server: Server) -> State:
     return fed.recipe.enroll(fed.task, server.buffers) | kept
 
 
-def _have(fed: Federation, proxy: Examples | None) -> frozenset[str]:
-    """What this experiment gives a recipe."""
+def offered(task: Task, y: Tensor, proxy: bool) -> frozenset[str]:
+    """What an experiment with this model and these targets gives a recipe."""
     have = {*PROBES, "steps"}
-    have |= {"proxy"} if proxy is not None else set()
-    head = f"{fed.task.classifier}."
-    before = [n for n in fed.task.layout.layers if not f"{n}.".startswith(head)]
-    has_features = bool(fed.task.classifier and before)  # else they are the raw examples
+    have |= {"proxy"} if proxy else set()
+    head = f"{task.classifier}."
+    before = [n for n in task.layout.layers if not f"{n}.".startswith(head)]
+    has_features = bool(task.classifier and before)  # else they are the raw examples
     have |= {"features"} if has_features else set()
-    have |= {"labels"} if not fed.clients.y.is_floating_point() else set()
+    have |= {"labels"} if not y.is_floating_point() else set()
     return frozenset(have)
 
 

@@ -227,7 +227,8 @@ def test_every_run_has_a_folder_of_its_own_from_the_moment_it_starts(tmp_path):
 
 
 def test_a_run_that_writes_nothing_leaves_no_folder(tmp_path, capsys):
-    assert fedstrata("run", "--method", "moon", "--model", "logreg") == 2
+    Path("mine.csv").write_text("\n".join(["label,a", *(f"{i % 2},{i}" for i in range(40))]))
+    assert fedstrata("run", "--data", "mine.csv", "--set", "augment.flip=true") == 2
     assert not list((tmp_path / "runs").iterdir())
     (tmp_path / "runs").rmdir()
     (tmp_path / "runs").touch()

@@ -88,7 +88,7 @@ def test_a_sweep_runs_all_of_its_grid_and_nothing_twice(capsys):
     assert read_toml("s/fedprox-training.lr-0.01/seed-1/experiment.toml")["training"]["lr"] == 0.01
     assert read_toml("s/fedprox-training.lr-0.01/seed-1/experiment.toml")["training"]["epochs"] == 1
     before = {p: p.stat().st_mtime_ns for p in Path("s").rglob("rounds.jsonl")}
-    Path("s/fedavg-training.lr-0.1/seed-0/rounds.jsonl").write_text("")
+    Path("s/fedavg-training.lr-0.1/seed-0/model.safetensors").unlink()  # as if it had been killed
     assert fedstrata("run", "sweep.toml", "--out", "s", "--jobs", "1", "--set", "training.epochs=1", "--json") == 0
     after = {p: p.stat().st_mtime_ns for p in Path("s").rglob("rounds.jsonl")}
     changed = [p for p in after if after[p] != before[p]]

@@ -55,38 +55,26 @@ def test_runs_that_are_there_are_not_repeated(tmp_path):
     assert (job.folder / "rounds.jsonl").stat().st_mtime_ns == before
 
 
-def cut_off(folder: Path) -> None:
-    lines = (folder / "rounds.jsonl").read_text()
-    (folder / "rounds.jsonl").write_text(lines[: len(lines) // 2])
+class Broken(Exception):
+    """Something happened."""
 
 
-def without_the_last_round(folder: Path) -> None:
-    (folder / "rounds.jsonl").write_text((folder / "rounds.jsonl").read_text().splitlines()[0] + "\n")
+def test_a_run_that_was_broken_off_is_gone_on_with(tmp_path):
+    whole, broken = (jobs_in(tmp_path / name, 1, rounds=6, checkpoint=2)[0] for name in ("whole", "broken"))
+    run_all([whole], 1)
 
+    def breaks(_: Job, line: dict | None) -> None:
+        if line and line["round"] == 4:
+            raise Broken
 
-def without_the_model(folder: Path) -> None:
-    (folder / "model.safetensors").unlink()
-
-
-@pytest.mark.parametrize("spoil", [cut_off, without_the_last_round, without_the_model])
-def test_a_run_that_was_stopped_is_begun_again(spoil, tmp_path):
-    [job] = jobs_in(tmp_path, 1)
-    run_all([job], 1)
-    before = without_seconds(job.folder)
-    spoil(job.folder)
-    run_all([job], 1)
-    assert finished(job)
-    assert without_seconds(job.folder) == before
-
-
-def test_a_run_that_ends_with_a_finish_is_complete_only_with_it(tmp_path):
-    job = Job("ccvr", experiment(method="ccvr", model="mlp"), tmp_path / "run")
-    run_all([job], 1)
-    assert finished(job)
-    lines = (job.folder / "rounds.jsonl").read_text().splitlines()
-    assert len(lines) == 3
-    (job.folder / "rounds.jsonl").write_text("\n".join(lines[:2]) + "\n")
-    assert not finished(job)
+    with pytest.raises(Broken):
+        run_all([broken], 1, breaks)
+    assert not finished(broken)
+    told = []
+    run_all([broken], 1, lambda _, line: told.append(line and line["round"]))
+    assert told == [4, 5, None]  # from the checkpoint after four rounds
+    assert finished(broken)
+    assert without_seconds(broken.folder) == without_seconds(whole.folder)
 
 
 def test_a_folder_with_another_run_is_refused_and_left_alone(tmp_path):

@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
 from queue import SimpleQueue
-from shutil import rmtree
-from subprocess import PIPE, Popen
+from subprocess import PIPE, Popen, TimeoutExpired
 from tempfile import TemporaryFile
 from threading import Thread
 from typing import IO, Any
@@ -20,8 +19,12 @@ from fedstrata import errors
 from fedstrata.data import Dataset, dataset, is_own
 from fedstrata.errors import DataError, FedstrataError, check
 from fedstrata.experiment import Experiment, read_toml
-from fedstrata.record import read_rounds
+from fedstrata.record import finished as has_ended
+from fedstrata.stopping import Stopped
 from fedstrata.threads import cores
+
+PATIENCE = 3.0
+"""Seconds for processes that are told to stop to write a checkpoint."""
 
 
 @dataclass(frozen=True)
@@ -61,37 +64,21 @@ def run_all(jobs: Sequence[Job], processes: int | None = None, told: Told | None
 
 
 def finished(job: Job) -> bool:
-    """Whether the folder holds this very run, complete. One that was not brought to its end is begun again.
+    """Whether the folder holds this very run, come to its end; one that was broken off there is gone on with.
 
     A folder that holds another run is refused.
     """
-    try:
-        found = Experiment.of(read_toml(job.folder / "experiment.toml"))
-    except FedstrataError:
-        return False  # no run; what is there instead is refused as the run begins
+    if not (job.folder / "experiment.toml").exists():
+        return False  # what else may be there is refused as the run begins
+    found = Experiment.of(read_toml(job.folder / "experiment.toml"))
     if found.fingerprint != job.experiment.fingerprint:
         raise DataError(f"{job.folder} holds a run with other settings; give another folder by --out, or remove it")
-    if _complete(job):
-        return True
-    rmtree(job.folder)
-    return False
-
-
-def _complete(job: Job) -> bool:
-    """Whether every round is there, and the model."""
-    try:
-        rounds = read_rounds(job.folder)
-    except (FedstrataError, ValueError):  # a line that was cut off
-        return False
-    played = sum(not r.get("finish") for r in rounds)
-    ended = len(rounds) > played or not job.experiment.recipe.finish
-    files = all((job.folder / name).exists() for name in ("model.safetensors", "notes.npz"))
-    return played == job.experiment.rounds and ended and files
+    return has_ended(job.folder)
 
 
 def play(exp: Experiment, folder: Path, on_round: Callable[[dict[str, Any]], None]) -> None:
-    """Run one experiment here."""
-    exp.run(folder, on_round, loaded(exp))
+    """Run one experiment here, or go on with it."""
+    exp.run(folder, on_round, loaded(exp), (folder / "experiment.toml").exists())
 
 
 def loaded(exp: Experiment) -> Dataset:
@@ -189,10 +176,22 @@ def _workers(count: int) -> Iterator[list[Popen[str]]]:
             workers.extend(start(encoding="utf-8") for _ in range(count))
             yield workers
         finally:
+            _end(workers)
+
+
+def _end(workers: Sequence[Popen[str]]) -> None:
+    """Give those that work a moment to keep what they have, and no more."""
+    try:
+        for worker in workers:
+            worker.terminate()
+        with suppress(TimeoutExpired):
             for worker in workers:
-                worker.kill()
-            for worker in workers:
-                worker.wait()
+                worker.wait(PATIENCE / len(workers))
+    finally:
+        for worker in workers:
+            worker.kill()
+        for worker in workers:
+            worker.wait()
 
 
 @contextmanager
@@ -202,3 +201,5 @@ def _named(job: Job) -> Iterator[None]:
         yield
     except FedstrataError as e:
         raise type(e)(f"{job.name}: {e}") from None
+    except Stopped as e:
+        raise Stopped(f"stopped in {job.name}; the same command with the same --out goes on", e.code - 128) from None

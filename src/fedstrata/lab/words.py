@@ -12,8 +12,14 @@ RARE = 0.05
 
 Verdict = Literal["real", "noise"]
 
-SHORT: dict[str, str] = {"last": "last", "best": "best", "tail": "last\n10", "worst10": "worst\n10 %", "oscillation": "swing"}
-SHORT |= {"bytes": "MB\nsent", "seconds": "time,\ns"}
+SHORT: dict[str, str] = {
+    "last": "last",
+    "best": "best",
+    "tail": "last\n10",
+    "worst10": "worst\n10 %",
+    "oscillation": "swing",
+}
+SHORT |= {"oscillation": "swing", "bytes": "MB\nsent", "seconds": "time,\ns"}
 """What columns are called in the terminal, where ten of them fit beside each other."""
 
 

@@ -7,8 +7,8 @@ from torch.utils._pytree import tree_map
 from fedstrata.core import Cohort, State
 from fedstrata.descent import Federation
 from fedstrata.errors import SettingError
+from fedstrata.memory import memory_of
 from fedstrata.merge import merged
-from fedstrata.runtimes.stacked import memory_of
 from fedstrata.runtimes.visit import Runtime, joined
 from fedstrata.server import OnNonFinite, Replies, Server, screen
 

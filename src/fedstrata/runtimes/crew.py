@@ -167,8 +167,8 @@ def _serve(work: Work, end: Connection, others: Sequence[Connection], prctl: Any
         os._exit(0)
     for other in others:
         other.close()  # or it would never learn that the first process is gone
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the first process
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    for asked in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(asked, signal.SIG_IGN)  # that is for the first process
     signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
     torch.set_num_threads(1)
     memory.keep()

@@ -1,6 +1,5 @@
 """Sampled clients stacked on one device, in chunks that fit its memory."""
 
-import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from fedstrata.descent import Federation, Steps, take_steps
 from fedstrata.errors import ClientError, FedstrataError
 from fedstrata.graphs import Captured
 from fedstrata.layout import Arrays
+from fedstrata.memory import memory_of
 from fedstrata.runtimes.visit import InProcess, errand_for, joined, visit
 from fedstrata.server import Replies, Server
 from fedstrata.train import survey
@@ -89,10 +89,3 @@ def activations(fed: Federation) -> int:
         for hook in hooks:
             hook.remove()
     return sum(seen)
-
-
-def memory_of(device: torch.device) -> int:
-    """Bytes that a device has, or the machine."""
-    if device.type == "cuda":
-        return torch.cuda.get_device_properties(device).total_memory
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
