@@ -10,7 +10,8 @@ import torch
 from torch import nn
 
 import fedstrata as fs
-from fedstrata.cli import MODEL_HELP, main
+from fedstrata.cli import main
+from fedstrata.cli_options import MODEL_HELP
 from fedstrata.errors import DataError, FedstrataError, ModelError, SettingError
 from fedstrata.models import MODELS, model
 from fedstrata.models.base import norm_of

@@ -12,6 +12,7 @@ from fedstrata.core import Cohort, Local, Part, Proxy, Recipe, Round, Select, St
 from fedstrata.errors import FedstrataError
 from fedstrata.experiment import Experiment
 from fedstrata.faults import Faults
+from fedstrata.lab import Advice, Comparison, advise, compare
 from fedstrata.layout import Arrays, Grain, Layout
 from fedstrata.optim import SGD, Adam, AdamW, Training
 from fedstrata.parse import parse_recipe, recipe_text
@@ -23,8 +24,9 @@ from fedstrata.task import Batch, Task
 from fedstrata.version import __version__
 
 __all__ = [
-    "IID", "SGD", "Adam", "AdamW", "Arrays", "Batch", "Clients", "Cohort", "Dirichlet", "Experiment", "Faults",
-    "FedstrataError", "Grain", "Layout", "Local", "Outcome", "Part", "Partition", "Proxy", "Recipe", "Reply",
-    "Round", "Run", "Select", "Step", "Task", "Training", "Turn", "Weigh", "__version__", "data", "models",
-    "parse_recipe", "partition", "parts", "recipe_text", "recipes", "report", "server_step", "simulate", "testing",
+    "IID", "SGD", "Adam", "AdamW", "Advice", "Arrays", "Batch", "Clients", "Cohort", "Comparison", "Dirichlet",
+    "Experiment", "Faults", "FedstrataError", "Grain", "Layout", "Local", "Outcome", "Part", "Partition", "Proxy",
+    "Recipe", "Reply", "Round", "Run", "Select", "Step", "Task", "Training", "Turn", "Weigh", "__version__", "advise",
+    "compare", "data", "models", "parse_recipe", "partition", "parts", "recipe_text", "recipes", "report",
+    "server_step", "simulate", "testing",
 ]  # fmt: skip

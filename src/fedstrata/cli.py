@@ -1,28 +1,40 @@
-"""The command: run, report, methods, explain, cite, demo. Errors are one sentence on standard error and exit code 2."""
+"""The command. Errors are one sentence on standard error and exit code 2."""
 
 import json
 import os
 import re
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from dataclasses import asdict, replace
-from datetime import datetime
-from itertools import count
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 
-from fedstrata import __version__, cli_data, cli_report
+from fedstrata import __version__, cli_data, cli_lab, cli_report
+from fedstrata.cli_options import (
+    Alpha,
+    Client,
+    Data,
+    HowMany,
+    Jobs,
+    Json,
+    Label,
+    Model,
+    Options,
+    Rounds,
+    Seed,
+    Set,
+    called,
+    run_folder,
+)  # fmt: skip
 from fedstrata.console import Watcher, show_explanation, split_in_words
 from fedstrata.core import Recipe
-from fedstrata.data import is_own
+from fedstrata.data import Dataset
 from fedstrata.errors import DataError, FedstrataError, SettingError
-from fedstrata.experiment import Experiment, merged, put, read_toml
+from fedstrata.experiment import Experiment
 from fedstrata.explain import explain as explained
-from fedstrata.models import MODELS
+from fedstrata.lab.sweep import SWEEP
 from fedstrata.papers import OWN
 from fedstrata.papers import cite as cited
 from fedstrata.parse import parse_recipe
@@ -45,21 +57,8 @@ app.add_typer(cli_data.app, name="data")
 app.command()(cli_report.report)
 out, err = Console(), Console(stderr=True)
 
-Data = Annotated[str | None, typer.Option(help="A data set (fedstrata data list), or a file of yours.")]
-Label = Annotated[str | None, typer.Option(help="The column of the labels in a file of yours.")]
-Client = Annotated[str | None, typer.Option(help="The column of the clients in a file of yours.")]
-HowMany = Annotated[int | None, typer.Option("--clients", help="How many clients the data is split over.")]
-Alpha = Annotated[float | None, typer.Option(help="Label skew of the Dirichlet split: small is strong.")]
-Seed = Annotated[int | None, typer.Option(help="Of everything that is drawn.")]
-Set = Annotated[list[str] | None, typer.Option("--set", help="Any setting, e.g. training.lr=0.05.")]
-
-MODEL_HELP = f"{', '.join(MODELS)}; options as in resnet20(norm='group'); or your own, package.module:make."
-
 STOPPED = 130
 """The exit code after Ctrl-C, as of every command."""
-
-PROXY = 200
-"""Examples that the server gets where a method needs some and nobody says how many."""
 
 
 @app.callback(invoke_without_command=True)
@@ -78,42 +77,57 @@ def run(
     client: Client = None,
     clients: HowMany = None,
     alpha: Alpha = None,
-    model: Annotated[str | None, typer.Option(help=MODEL_HELP)] = None,
-    rounds: Annotated[int | None, typer.Option(help="How many rounds.")] = None,
+    model: Model = None,
+    rounds: Rounds = None,
     seed: Seed = None,
     set_: Set = None,
+    jobs: Jobs = None,
     out_dir: Annotated[Path | None, typer.Option("--out", help="The run folder; runs/... unless given.")] = None,
     resume: Annotated[Path | None, typer.Option(help="Go on with the run that was broken off in this folder.")] = None,
     track: Annotated[list[str] | None, typer.Option(help="Tell tensorboard or mlflow; may be given twice.")] = None,
-    json_: Annotated[bool, typer.Option("--json", help="End with one JSON object on standard output.")] = False,
+    json_: Json = False,
 ) -> None:
-    """Run one experiment and write its run folder, or go on with one that was broken off."""
+    """Run an experiment, or all of a sweep, and write its run folder, or go on with one that was broken off."""
     plain = {"data": data, "label": label, "client": client, "model": model, "rounds": rounds, "seed": seed}
     if resume is not None:
         _refuse_beside_resume(experiment or method or out_dir)
         experiment, out_dir = _begun(resume), resume
-    name, settings = _settings(experiment, method, plain, {"clients": clients, "alpha": alpha}, set_)
+    options = Options(experiment, method, plain, {"clients": clients, "alpha": alpha}, set_)
+    name, settings = options.read()
+    if SWEEP in settings:
+        cli_lab.sweep(options, settings, out_dir, json_, jobs)
+        return
     name = resume.name if resume is not None else name
-    exp = Experiment.of(settings)
-    if "proxy" in exp.recipe.needs and exp.proxy is None:
-        exp = replace(exp, proxy=PROXY)
-        err.print(f"{name} needs data on the server: {PROXY} examples are taken out of the test set (proxy = {PROXY}).")
+    exp, loaded = _ready(options, name, settings)
     short = "-".join(re.findall(r"\w+", re.sub(r"\(.*?\)", "", name))) or "recipe"  # without the settings in brackets
-    loaded = exp.dataset()
-    exp = exp.settled(loaded)
-    err.print(split_in_words(describe(exp.clients(loaded))), highlight=False)
     with (
         run_folder(out_dir, short) as folder,
         Watcher(err, {name: exp.rounds}) as watcher,
         tracking(track or [], folder, exp.settings(), name, watcher.of(name)) as told,
     ):
         result = exp.run(folder, told, loaded, resume is not None)
-    out.print(runs_table({short: result.final}, f"{name} on {_called(exp.data)}, after {exp.rounds} rounds: accuracy"))
+    out.print(runs_table({short: result.final}, f"{name} on {called(exp.data)}, after {exp.rounds} rounds: accuracy"))
     if empty := sum("empty" in r for r in result.rounds):
         out.print(f"In {empty} of {exp.rounds} rounds no client was usable, so nothing changed; see the warnings.")
     out.print(f"The run folder is {folder}", markup=False, soft_wrap=True)
     if json_:
         typer.echo(json_text({"method": name} | _facts(exp, result)))
+
+
+def _ready(options: Options, name: str, settings: dict[str, Any]) -> tuple[Experiment, Dataset]:
+    """The experiment and its data, tried out as far as that takes no round; says how the data is split."""
+    with options.blamed():
+        plan = Experiment.of(settings)
+        exp = plan.with_proxy()
+        loaded = exp.dataset()
+        exp = exp.settled(loaded)
+        exp.rehearse(loaded)
+        split = split_in_words(describe(exp.clients(loaded)))
+    if exp.proxy != plan.proxy:
+        taken = f"{exp.proxy} examples are taken out of the test set (proxy = {exp.proxy})"
+        err.print(f"{name} needs data on the server: {taken}.")
+    err.print(split, highlight=False)
+    return exp, loaded
 
 
 def _refuse_beside_resume(given: object) -> None:
@@ -128,39 +142,16 @@ def _begun(folder: Path) -> Path:
     return folder / "experiment.toml"
 
 
-def _settings(
-    file: Path | None, method: str | None, plain: dict[str, Any], split: dict[str, Any], more: list[str] | None
-) -> tuple[str, dict[str, Any]]:
-    """(what the method is called, the settings) of a TOML file that the command's options overrule."""
-    settings = read_toml(file) if file is not None else {}
-    name = str(
-        method or settings.get("method") or ("fedavg" if "recipe" not in settings or file is None else file.stem)
-    )
-    if method is not None:
-        settings.pop("recipe", None)
-    if "recipe" not in settings:
-        settings["recipe"] = parse_recipe(name).to_dict()
-        settings.pop("method", None)
-    given = {k: v for k, v in split.items() if v is not None}
-    settings = merged(settings, {k: v for k, v in (plain | {"partition": given or None}).items() if v is not None})
-    for assignment in more or []:
-        put(settings, assignment)
-    if is_own(str(settings.get("data", ""))):
-        settings["data"] = str(Path(str(settings["data"])).resolve())  # the record can be run from anywhere
-    return name, settings
-
-
-def _called(data: str) -> str:
-    """A data set by its name, a file by its own without the folders."""
-    return Path(data).name if is_own(data) else data
-
-
 def _facts(exp: Experiment, result: Run) -> dict[str, Any]:
     """What `--json` says of a run."""
     facts = {"recipe": exp.recipe.fingerprint, "rounds": exp.rounds, "seed": exp.seed, "run": str(result.folder)}
     facts |= {k: v for k, v in result.final.items() if isinstance(v, dict)}
     seconds = round(sum(r["seconds"] for r in result.rounds), 3)
     return facts | {"dropped": sum(len(r["dropped"]) for r in result.rounds), "seconds": seconds}
+
+
+app.command()(cli_lab.compare)
+app.command()(cli_lab.advise)
 
 
 @app.command()
@@ -178,19 +169,21 @@ def partition(
 ) -> None:
     """Split the data over the clients, tell what came out, and draw it."""
     plain = {"data": data, "label": label, "client": client, "seed": seed}
-    _, settings = _settings(experiment, None, plain, {"clients": clients, "alpha": alpha}, set_)
-    exp = Experiment.of(settings)
-    loaded = exp.dataset()
-    exp = exp.settled(loaded)
-    split = exp.clients(loaded)
+    options = Options(experiment, None, plain, {"clients": clients, "alpha": alpha}, set_)
+    _, settings = options.read()
+    with options.blamed():
+        exp = Experiment.of(settings)
+        loaded = exp.dataset()
+        exp = exp.settled(loaded)
+        split = exp.clients(loaded)
     facts = describe(split)
     if plot is not None:
-        drawn = draw_split(split, plot, f"{_called(exp.data)}, {exp.partition!r}")
+        drawn = draw_split(split, plot, f"{called(exp.data)}, {exp.partition!r}")
         err.print(f"The picture is {drawn}", highlight=False, markup=False, soft_wrap=True)
     if json_:
         typer.echo(json_text(facts))
     else:
-        out.print(split_table(facts, f"{_called(exp.data)}, {exp.partition!r}, seed {exp.seed}"))
+        out.print(split_table(facts, f"{called(exp.data)}, {exp.partition!r}, seed {exp.seed}"))
 
 
 @app.command()
@@ -252,35 +245,6 @@ def _recipe_of(run: str) -> Recipe:
     if "/" in run or os.sep in run:
         raise DataError(f"there is no folder {run}; give a run folder, or a method, e.g. fedlws")
     return parse_recipe(run)
-
-
-@contextmanager
-def run_folder(given: Path | None, name: str) -> Iterator[Path]:
-    """The folder that was given, or a new one below runs/, which goes away if nothing was written into it."""
-    folder = given or new_folder(name)
-    try:
-        yield folder
-    finally:
-        if given is None:
-            with suppress(OSError):  # it is not empty, as it should be
-                folder.rmdir()
-
-
-def new_folder(name: str) -> Path:
-    """A new folder below runs/, made at once: another process that starts now gets another one."""
-    stem = f"{datetime.now():%Y%m%d-%H%M%S}-{name}"
-    for i in count():
-        folder = Path("runs") / (f"{stem}-{i}" if i else stem)
-        try:
-            folder.mkdir(parents=True)
-        except FileExistsError:
-            if not Path("runs").is_dir():
-                raise DataError("runs is a file, and the folder of the runs; give another by --out") from None
-        except OSError as e:
-            raise DataError(f"{folder} cannot be made ({e.strerror or e}); give another folder by --out") from None
-        else:
-            return folder
-    raise AssertionError
 
 
 def main(args: list[str] | None = None) -> None:

@@ -6,13 +6,15 @@ from types import TracebackType
 from typing import Any, Self
 
 from rich.console import Console
+from rich.markup import escape
 from rich.padding import Padding
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from rich.table import Table
 from rich.text import Text
 
 from fedstrata.cost import CostCard
 from fedstrata.explain import Explanation
+from fedstrata.lab.many import Job
 from fedstrata.recipes import METHODS
 from fedstrata.report.tables import described
 
@@ -53,6 +55,48 @@ class Watcher:
                 self.progress.console.print(f"round {line['round']}: {warning}")
 
         return told
+
+
+class RunsWatcher:
+    """Live progress of many runs: all of them in one line, and one for each that is going on."""
+
+    def __init__(self, console: Console, runs: int | None):
+        columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[told]}")
+        self.progress = Progress(*columns, console=console)
+        self.all = self.progress.add_task("runs", total=runs, told="")
+        self.going: dict[str, TaskID] = {}
+        self.found = 0  # runs that were there already
+
+    def __enter__(self) -> Self:
+        self.progress.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for task in self.going.values():
+            self.progress.remove_task(task)
+        self.progress.stop()
+
+    def told(self, job: Job, line: dict[str, Any] | None) -> None:
+        """A round of a run; None at its end."""
+        if line is None:
+            task = self.going.pop(job.name, None)
+            self.found += task is None
+            if task is not None:
+                self.progress.remove_task(task)
+            self.progress.advance(self.all)
+            return
+        if job.name not in self.going:
+            self.going[job.name] = self.progress.add_task(f"  {escape(job.name)}", total=job.experiment.rounds, told="")
+        seen = line.get("test")
+        score = f"accuracy {100 * seen['accuracy']:5.1f} %" if seen else ""
+        done = min(line["round"] + 1, job.experiment.rounds)  # what is done once, at the end, is no round
+        self.progress.update(self.going[job.name], completed=done, told=score)
+
+    def say(self, sentence: str) -> None:
+        """A sentence above the progress."""
+        self.progress.console.print(sentence, highlight=False, markup=False)
 
 
 def split_in_words(facts: Mapping[str, Any]) -> str:

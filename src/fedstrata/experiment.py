@@ -1,10 +1,13 @@
 """An experiment: everything a run depends on, as one value that is read from and written to TOML."""
 
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, final
+
+from torch import nn
 
 from fedstrata.augment import Augment
 from fedstrata.clients import Clients
@@ -15,8 +18,9 @@ from fedstrata.models import model
 from fedstrata.optim import SGD, Training
 from fedstrata.parse import load_outside, parse_recipe
 from fedstrata.partition import ByOwner, Dirichlet, Partition
-from fedstrata.simulate import Plan, Run, simulate
-from fedstrata.values import sibling
+from fedstrata.simulate import Plan, Run, offered, simulate, usable_device
+from fedstrata.task import Task
+from fedstrata.values import Value, load, sibling
 
 
 @final
@@ -53,16 +57,39 @@ class Experiment(Plan):
             raise SettingError(f"this experiment cannot be run from its file alone: {made}; run it from there")
         if "method" in settings:
             check("recipe" not in settings, "give either method or recipe, not both")
-            settings["recipe"] = parse_recipe(str(settings.pop("method"))).to_dict()
+            settings["recipe"] = _method(settings.pop("method"))
+        many = "[sweep] makes many experiments; `fedstrata run` runs them all, and this takes one without it"
+        check("sweep" not in settings, many)
         split = settings.get("partition")
         if isinstance(split, Mapping) and split.get("kind", "Dirichlet") == "Dirichlet":
             settings["partition"] = merged(SPLIT.to_dict(), split)
-        return cls.from_dict(merged(DEFAULTS, settings))
+        settings = merged(DEFAULTS, settings)
+        for key, kind in TABLES.items():
+            if isinstance(settings.get(key), Mapping):
+                with _said_of(f"[{key}]"):
+                    settings[key] = load(settings[key], kind)
+        return cls.from_dict(settings)
 
     def dataset(self) -> Dataset:
         """What it trains and tests on."""
         data = dataset(self.data, self.label, self.client)
         return data if self.val is None else data.with_val(self.val)
+
+    def network(self, data: Dataset) -> nn.Module:
+        """The model before the first round."""
+        return model(self.model, data.shape, data.classes, self.seed, vocabulary=data.vocabulary)
+
+    def with_proxy(self) -> "Experiment":
+        """The same with data on the server, where its recipe needs some and nobody said how much."""
+        return replace(self, proxy=PROXY) if "proxy" in self.recipe.needs and self.proxy is None else self
+
+    def rehearse(self, data: Dataset) -> None:
+        """Raise now what a run would find wrong with model, device, proxy and needs before its first round."""
+        usable_device(self.device)
+        network, _ = self.recipe.adapt(self.network(data), self.training, self.seed)
+        if self.proxy is not None:
+            held_out(data.test, self.proxy, self.proxy_tail)
+        self.recipe.check(offered(Task.of(network), data.train[1], self.proxy is not None))
 
     def settled(self, data: Dataset) -> "Experiment":
         """The same with its partition said, where nobody said one."""
@@ -90,7 +117,7 @@ class Experiment(Plan):
         proxy, test = held_out(data.test, self.proxy, self.proxy_tail) if self.proxy is not None else (None, data.test)
         return simulate(
             self.recipe,
-            model(self.model, data.shape, data.classes, self.seed, vocabulary=data.vocabulary),
+            self.network(data),
             self.clients(data),
             training=self.training,
             augment=self.augment,
@@ -107,6 +134,12 @@ class Experiment(Plan):
 
 SPLIT = Dirichlet(clients=20, alpha=0.1)
 """How examples are dealt out where nobody says how."""
+
+PROXY = 200
+"""Examples that the server gets where a method needs some and nobody says how many."""
+
+TABLES: dict[str, type[Value]] = {"recipe": Recipe, "partition": Partition, "training": Training, "augment": Augment}
+"""The settings that are tables, and what they describe."""
 
 DEFAULTS = Experiment(recipe=parse_recipe("fedavg")).settings()
 """What an experiment says unless told otherwise."""
@@ -150,14 +183,36 @@ def put(settings: dict[str, Any], assignment: str) -> None:
         value = tomllib.loads(f"v = {text.strip()}")["v"]
     except tomllib.TOMLDecodeError:
         value = text.strip()
+    with _said_of(f"--set {assignment!r}:"):
+        set_at(settings, path, value)
+
+
+def set_at(settings: dict[str, Any], path: str, value: Any) -> None:
+    """Set what a dotted name says in a nested dictionary; a number in it counts the items of a list from 0."""
     *tables, last = (p.strip() for p in path.split("."))
     at: Any = settings
     for table in tables:
         at = at[int(table)] if isinstance(at, list) and table.isdigit() and int(table) < len(at) else _table(at, table)
-    check(isinstance(at, dict), f"--set {assignment!r}: {path.strip()!r} is not a setting")
+    check(isinstance(at, dict), f"{path.strip()!r} is not a setting")
     at[last] = value
 
 
 def _table(at: Any, name: str) -> Any:
-    check(isinstance(at, dict), f"--set: {name!r} is not a table")
+    check(isinstance(at, dict), f"{name!r} is not a table")
     return at.setdefault(name, {})
+
+
+def _method(text: Any) -> dict[str, Any]:
+    """The recipe that a method's text means."""
+    check(isinstance(text, str), f"method must be a text, e.g. 'fedprox(mu=0.1)'; got {text!r}")
+    with _said_of("method:"):
+        return parse_recipe(text).to_dict()
+
+
+@contextmanager
+def _said_of(where: str) -> Iterator[None]:
+    """What is wrong within this block is said with its place."""
+    try:
+        yield
+    except SettingError as e:
+        raise SettingError(f"{where} {e}") from None

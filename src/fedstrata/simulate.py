@@ -147,7 +147,7 @@ def simulate(
     trained_on = data if fates is None else fates.poisoned(data)  # and evaluated on what is true
     task = Task.of(model, loss, metrics, device)
     fed = Federation(algorithm, task, trained_on, training, seed, plan.buffers, augment, fates)
-    algorithm.check(_have(fed, proxy))
+    algorithm.check(offered(task, data.y, proxy is not None))
     server = _first(fed, model)
     fed.task.try_out(server.model, server.buffers, data.x, data.y)
     if augment is not None:
@@ -302,15 +302,15 @@ def _fresh(fed: Federation, server: Server) -> State:
     return fed.recipe.enroll(fed.task, server.buffers) | kept
 
 
-def _have(fed: Federation, proxy: Examples | None) -> frozenset[str]:
-    """What this experiment gives a recipe."""
+def offered(task: Task, y: Tensor, proxy: bool) -> frozenset[str]:
+    """What an experiment with this model and these targets gives a recipe."""
     have = {*PROBES, "steps"}
-    have |= {"proxy"} if proxy is not None else set()
-    head = f"{fed.task.classifier}."
-    before = [n for n in fed.task.layout.layers if not f"{n}.".startswith(head)]
-    has_features = bool(fed.task.classifier and before)  # else they are the raw examples
+    have |= {"proxy"} if proxy else set()
+    head = f"{task.classifier}."
+    before = [n for n in task.layout.layers if not f"{n}.".startswith(head)]
+    has_features = bool(task.classifier and before)  # else they are the raw examples
     have |= {"features"} if has_features else set()
-    have |= {"labels"} if not fed.clients.y.is_floating_point() else set()
+    have |= {"labels"} if not y.is_floating_point() else set()
     return frozenset(have)
 
 

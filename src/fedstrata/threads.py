@@ -19,8 +19,18 @@ TINY = 2e7
 
 
 def cores() -> int:
-    """The processors that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    """The processors that this process may use: those it is given, or fewer where it shares them with others."""
+    there = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return min(there, _SHARE.get("cores", there))
+
+
+def share(count: int) -> None:
+    """From now on, this process and those it makes use so many processors: others have the rest."""
+    _SHARE["cores"] = count
+    torch.set_num_threads(count)
+
+
+_SHARE: dict[str, int] = {}
 
 
 @contextmanager

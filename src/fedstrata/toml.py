@@ -13,7 +13,7 @@ def dumps(data: Mapping[str, Any]) -> str:
 def _table(data: Mapping[str, Any], path: tuple[str, ...]) -> list[str]:
     tables = {k: v for k, v in data.items() if isinstance(v, Mapping)}
     lines = ["", f"[{'.'.join(path)}]"] if path and (len(tables) < len(data) or not data) else []
-    lines += [f"{_key(k)} = {_value(v)}" for k, v in data.items() if k not in tables]
+    lines += [f"{_key(k)} = {inline(v)}" for k, v in data.items() if k not in tables]
     for name, table in tables.items():
         lines += _table(table, (*path, _key(name)))
     return lines
@@ -27,13 +27,14 @@ def _text(s: str) -> str:
     return json.dumps(s, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
-def _value(v: Any) -> str:
+def inline(v: Any) -> str:
+    """A value on one line, tables included."""
     if isinstance(v, bool):
         return str(v).lower()
     if isinstance(v, str):
         return _text(v)
     if isinstance(v, Mapping):
-        return "{" + ", ".join(f"{_key(k)} = {_value(x)}" for k, x in v.items()) + "}"
+        return "{" + ", ".join(f"{_key(k)} = {inline(x)}" for k, x in v.items()) + "}"
     if isinstance(v, (list, tuple)):
-        return "[" + ", ".join(map(_value, v)) + "]"
+        return "[" + ", ".join(map(inline, v)) + "]"
     return repr(v)
