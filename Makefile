@@ -4,13 +4,18 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test check format pages bench bench-rivals bench-scaling clean
+.PHONY: demo test test-browser check format pages bench bench-rivals bench-scaling clean
 
 demo: $(READY)  ## train three methods side by side on embedded data
 	$(BIN)/fedstrata demo
 
 test: $(READY)  ## all tests
 	$(BIN)/python -m pytest -n auto
+
+test-browser: $(READY)  ## the report page in chromium, which is installed where that can be done
+	@command -v chromium >/dev/null || test -n "$$CHROMIUM" || test "$$(id -u)" != 0 || \
+		{ apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium; }
+	FEDSTRATA_BROWSER=1 $(BIN)/python -m pytest tests/report/test_browser.py
 
 check: $(READY)  ## format, lint, types, unused code
 	$(BIN)/ruff format --check .

@@ -30,13 +30,14 @@ def descend(
     number: int,
     objective: Objective = cross_entropy,
     train: fs.SGD = TRAIN,
+    first: int | None = None,
 ) -> nn.Module:
-    """One client's steps on its objective."""
+    """One client's steps on its objective, or only the first of them."""
     mine = deepcopy(world).train()
     trained = [p for p in mine.parameters() if p.requires_grad]
     opt = torch.optim.SGD(trained, lr=train.lr, momentum=train.momentum, weight_decay=train.weight_decay)
     schedule = training_batches(clients, [k], train, 0, number)
-    for rows, count in zip(schedule.index[0], schedule.count[0], strict=True):
+    for rows, count in zip(schedule.index[0][:first], schedule.count[0][:first], strict=True):
         opt.zero_grad()
         objective(mine, clients.x[rows[:count]], clients.y[rows[:count]]).backward()
         if train.clip is not None:

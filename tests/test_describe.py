@@ -13,7 +13,7 @@ from fedstrata.errors import DataError
 from fedstrata.experiment import Experiment
 from fedstrata.partition import IID, Dealt, Dirichlet, IIDMix, Partition, Quantity, describe
 from fedstrata.report import draw_split
-from fedstrata.report.split import _by_main_class, _in_words
+from fedstrata.report.split import by_main_class, facts_in_words
 from fedstrata.values import kinds
 
 DOCS = Path(__file__).parent.parent / "docs" / "partitions.md"
@@ -89,11 +89,11 @@ def test_names_must_do_for_all_classes(tmp_path: Path):
 
 
 def test_the_line_below_the_title_says_only_what_is_known():
-    assert _in_words(describe(split(IID(3), np.linspace(0, 1, 10)))) == "10 examples, 3 to 4 a client"
+    assert facts_in_words(describe(split(IID(3), np.linspace(0, 1, 10)))) == "10 examples, 3 to 4 a client"
 
 
 def test_clients_are_ordered_by_their_commonest_class():
-    assert _by_main_class(np.array([[0, 5], [6, 2], [0, 0], [3, 0], [1, 2]])).tolist() == [3, 1, 2, 0, 4]
+    assert by_main_class(np.array([[0, 5], [6, 2], [0, 0], [3, 0], [1, 2]])).tolist() == [3, 1, 2, 0, 4]
 
 
 def test_the_table_of_partitions_is_complete():

@@ -64,3 +64,14 @@ def test_fewer_digits_give_nearly_the_same(precision):
         for p in ("float32", precision)
     )
     torch.testing.assert_close(short.model.state_dict(), exact.model.state_dict(), rtol=0, atol=0.05)
+
+
+@pytest.mark.parametrize("name", ["fedavg", "scaffold", "fedlws"])
+def test_faults_on_purpose_are_the_same_on_the_gpu(name):
+    chances = {"dropout": 0.2, "straggle": 0.4, "late": 0.2, "nan": 0.1, "garbage": 0.1}
+    faults = fs.Faults(**chances, sign_flip=0.2, scale=0.2, label_flip=0.3)
+    settings: dict[str, Any] = {"rounds": 6, "training": TRAIN, "faults": faults}
+    method = fs.recipes.METHODS[name]()
+    here, there = (fs.simulate(method, mlp(), unequal_clients(), device=d, **settings) for d in ("cpu", "cuda"))
+    assert [r.get("faults") for r in there.rounds] == [r.get("faults") for r in here.rounds]
+    torch.testing.assert_close(there.model.state_dict(), here.model.state_dict(), rtol=1e-9, atol=1e-9)

@@ -10,9 +10,10 @@ ORDER = [
     "version", "errors", "values", "calls", "rng", "toml", "files", "stopping", "threads", "optim", "layout", "tables",
     "memory", "kernels", "fused", "updates", "batchnorm", "dropout", "bind", "fold", "precision", "task", "logistic",
     "closed", "clients", "data", "partition", "probes", "models", "buffers", "proxy", "core", "surgery", "parts",
-    "recipes", "parse", "papers", "decisions", "server", "merge", "augment", "descent", "graphs", "train", "testing",
-    "evaluate", "runtimes", "checkpoint", "record", "simulate", "server_step", "experiment", "cost", "explain",
-    "lab", "report", "console", "pages", "__init__", "cli_data", "cli_options", "cli_lab", "cli", "__main__",
+    "recipes", "parse", "papers", "decisions", "server", "merge", "augment", "faults", "descent", "graphs", "train",
+    "testing", "evaluate", "runtimes", "checkpoint", "record", "track", "simulate", "server_step", "experiment", "cost",
+    "explain", "lab", "report", "console", "pages", "__init__", "cli_data", "cli_options", "cli_lab",
+    "cli_report", "cli", "__main__",
 ]  # fmt: skip
 LATE = {("optim", "layout")}  # for the name of a type alone
 

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from fedstrata import __version__, cli_data, cli_lab
+from fedstrata import __version__, cli_data, cli_lab, cli_report
 from fedstrata.cli_options import (
     Alpha,
     Client,
@@ -31,7 +31,7 @@ from fedstrata.cli_options import (
 from fedstrata.console import Watcher, show_explanation, split_in_words
 from fedstrata.core import Recipe
 from fedstrata.data import Dataset
-from fedstrata.errors import DataError, FedstrataError, SettingError
+from fedstrata.errors import DataError, FedstrataError, SettingError, check
 from fedstrata.experiment import Experiment
 from fedstrata.explain import explain as explained
 from fedstrata.lab.sweep import SWEEP
@@ -45,6 +45,7 @@ from fedstrata.report import draw_curves, draw_split, methods_table, runs_table,
 from fedstrata.report.tables import described
 from fedstrata.simulate import Run
 from fedstrata.stopping import Stopped
+from fedstrata.track import tracking
 
 app = typer.Typer(
     add_completion=False,
@@ -53,6 +54,7 @@ app = typer.Typer(
     help="Federated learning on data that differs from client to client.",
 )
 app.add_typer(cli_data.app, name="data")
+app.command()(cli_report.report)
 out, err = Console(), Console(stderr=True)
 
 STOPPED = 130
@@ -82,6 +84,7 @@ def run(
     jobs: Jobs = None,
     out_dir: Annotated[Path | None, typer.Option("--out", help="The run folder; runs/... unless given.")] = None,
     resume: Annotated[Path | None, typer.Option(help="Go on with the run that was broken off in this folder.")] = None,
+    track: Annotated[list[str] | None, typer.Option(help="Tell tensorboard or mlflow; may be given twice.")] = None,
     json_: Json = False,
 ) -> None:
     """Run an experiment, or all of a sweep, and write its run folder, or go on with one that was broken off."""
@@ -92,13 +95,18 @@ def run(
     options = Options(experiment, method, plain, {"clients": clients, "alpha": alpha}, set_)
     name, settings = options.read()
     if SWEEP in settings:
+        check(not track, "--track tells of one run; leave it out for a sweep")
         cli_lab.sweep(options, settings, out_dir, json_, jobs)
         return
     name = resume.name if resume is not None else name
     exp, loaded = _ready(options, name, settings)
     short = "-".join(re.findall(r"\w+", re.sub(r"\(.*?\)", "", name))) or "recipe"  # without the settings in brackets
-    with run_folder(out_dir, short) as folder, Watcher(err, {name: exp.rounds}) as watcher:
-        result = exp.run(folder, watcher.of(name), loaded, resume is not None)
+    with (
+        run_folder(out_dir, short) as folder,
+        Watcher(err, {name: exp.rounds}) as watcher,
+        tracking(track or [], folder, exp.settings(), name, watcher.of(name)) as told,
+    ):
+        result = exp.run(folder, told, loaded, resume is not None)
     out.print(runs_table({short: result.final}, f"{name} on {called(exp.data)}, after {exp.rounds} rounds: accuracy"))
     if empty := sum("empty" in r for r in result.rounds):
         out.print(f"In {empty} of {exp.rounds} rounds no client was usable, so nothing changed; see the warnings.")
@@ -227,6 +235,7 @@ def demo(folder: Annotated[Path | None, typer.Option("--out", help="Where the ru
     out.print(runs_table({n: r.final for n, r in runs.items()}, f"Accuracy after {rounds} rounds"))
     curves = draw_curves({n: r.rounds for n, r in runs.items()}, folder / "curves.png")
     out.print(f"The curves are in {curves}, the runs beside them.")
+    cli_report.demo_report(folder)
     out.print("Next: fedstrata methods, fedstrata explain fedlws, fedstrata run --method scaffold")
 
 

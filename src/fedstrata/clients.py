@@ -138,6 +138,12 @@ class Schedule:
         """Local steps of each client, [K]."""
         return (self.count > 0).sum(1)
 
+    def first(self, steps: np.ndarray) -> "Schedule":
+        """Only the first steps of each client, [K] of them."""
+        longest = int(steps.max())
+        count = np.where(np.arange(longest) < steps[:, None], self.count[:, :longest], 0)
+        return Schedule(np.ascontiguousarray(self.index[:, :longest]), count)
+
     def ordered(self, order: np.ndarray) -> "Schedule":
         """The same batches with the clients in another order."""
         return Schedule(self.index[order], self.count[order])

@@ -20,6 +20,7 @@ from fedstrata.buffers import BufferPolicy
 from fedstrata.clients import Clients, Schedule
 from fedstrata.closed import compiled_descent, compiled_gradients, is_logistic, logistic_gradients
 from fedstrata.core import Local, Recipe, State, Turn
+from fedstrata.faults import Fates
 from fedstrata.layout import Arrays
 from fedstrata.optim import SGD, Rate, Training
 from fedstrata.rng import torch_seed
@@ -40,6 +41,7 @@ class Federation:
     seed: int = 0
     buffers: BufferPolicy = "average"
     augment: Augment | None = None
+    fates: Fates | None = None  # what goes wrong on purpose
 
     @cached_property
     def in_closed_form(self) -> bool:

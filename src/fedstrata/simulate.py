@@ -20,6 +20,7 @@ from fedstrata.core import Proxy, Recipe, State
 from fedstrata.descent import Federation
 from fedstrata.errors import DataError, SettingError, check
 from fedstrata.evaluate import client_scores, fairness, summary
+from fedstrata.faults import Fates, Faults
 from fedstrata.layout import Arrays, Layout
 from fedstrata.memory import kept
 from fedstrata.optim import SGD, Training
@@ -28,7 +29,7 @@ from fedstrata.precision import Precision, multiplying
 from fedstrata.probes import PROBES
 from fedstrata.record import Recorder, finished, notes_by_round, read_notes, read_rounds
 from fedstrata.rng import rng
-from fedstrata.runtimes import Compile, Engine, Runtime, Vault, chosen, collect, updates_at_once
+from fedstrata.runtimes import Compile, Engine, Faulty, Runtime, Vault, chosen, collect, updates_at_once
 from fedstrata.server import OnNonFinite, Replies, Server, clients_in_words, close_round, has_data, open_round
 from fedstrata.stopping import Stopped, Stopping
 from fedstrata.task import Batch, Loss, Task, accuracy, buffers_of
@@ -57,6 +58,7 @@ class Plan(Value):
     compile: Compile = "auto"  # a GPU's local step
     memory: float | None = None  # GiB for the updates of a round: half of what the machine or the GPU has unless given
     checkpoint: int = 10  # rounds after which all that it takes to go on is written into the run folder
+    faults: Faults | None = None  # what goes wrong on purpose
 
     def settings(self) -> dict[str, Any]:
         """What its TOML file says."""
@@ -115,6 +117,7 @@ def simulate(
     compile: Compile = "auto",
     memory: float | None = None,
     checkpoint: int = 10,
+    faults: Faults | None = None,
     out: str | Path | None = None,
     resume: bool = False,
     settings: Mapping[str, Any] | None = None,
@@ -124,12 +127,13 @@ def simulate(
 
     `recipe` may be a text, "fedprox(mu=0.1) + lws". `clients` is a list of (x, y) pairs or what a partitioner returns.
     `loss` is "cross_entropy", "squared_error" or a function of (outputs, targets); `metrics` are functions that give
-    one number an example. With `out`, everything is written into that folder as it happens; `settings` is what its
-    experiment.toml says. With `resume`, a run that was broken off there is gone on with from its last checkpoint.
+    one number an example. `faults` go wrong on purpose. With `out`, everything is written into that folder as it
+    happens; `settings` is what its experiment.toml says. With `resume`, a run that was broken off there is gone on with
+    from its last checkpoint.
     """
     algorithm: Recipe = parse_recipe(recipe) if isinstance(recipe, str) else fit(Recipe, recipe, "recipe")
     model, training = algorithm.adapt(model, training or SGD(), seed)
-    means = engine, chunk, workers, device, precision, compile, memory, checkpoint
+    means = engine, chunk, workers, device, precision, compile, memory, checkpoint, faults
     plan = Plan(rounds, seed, buffers, on_nonfinite, evaluate_every, evaluate_train, *means)
     nothing = "evaluate_train = false leaves nothing to evaluate on: give a test or a val set, or leave it true"
     check(evaluate_train or test is not None or val is not None, nothing)
@@ -139,7 +143,10 @@ def simulate(
     data = Clients.of(clients).owned().to(*place)
     if metrics is None and not isinstance(loss, str) and not data.y.is_floating_point():
         metrics = {"accuracy": accuracy}
-    fed = Federation(algorithm, Task.of(model, loss, metrics, device), data, training, seed, plan.buffers, augment)
+    fates = Fates.of(plan.faults, seed, data.sizes) if plan.faults is not None else None
+    trained_on = data if fates is None else fates.poisoned(data)  # and evaluated on what is true
+    task = Task.of(model, loss, metrics, device)
+    fed = Federation(algorithm, task, trained_on, training, seed, plan.buffers, augment, fates)
     algorithm.check(offered(fed.task, data.y, proxy is not None))
     server = _first(fed, model)
     fed.task.try_out(server.model, server.buffers, data.x, data.y)
@@ -155,6 +162,7 @@ def simulate(
     room = None if memory is None else memory * 2**30
     vault = Vault.of(_fresh(fed, server), len(data), room, None if out is None else Path(out))
     runtime = chosen(engine, fed, vault, sets, at, rounds, chunk, workers, compile)
+    runtime = Faulty(runtime, fates) if fates is not None else runtime
     made = {"made_in_python": f"{type(model).__name__} of {fed.task.layout.size} parameters, {len(data)} clients"}
     known = made | plan.settings() | {"training": fed.training.to_dict(), "recipe": algorithm.to_dict()}
     known |= {"augment": augment.to_dict()} if augment is not None else {}
@@ -230,6 +238,8 @@ def play(
     lr = fed.training.rate(number)
     server, notes = close_round(recipe, server, cohort, replies, proxy, fed.buffers, fed.training, lr, fed.seed)
     line = {"round": number, "cohort": cohort.ids.tolist(), "dropped": dropped}
+    if fed.fates is not None and (struck := fed.fates.told(number, cohort.ids.tolist())):
+        line["faults"] = struck
     if dropped:
         line["warnings"] = [f"{clients_in_words(dropped)} returned values that are NaN or infinite and did not count"]
     if len(replies.ids) == 0:

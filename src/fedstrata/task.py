@@ -186,7 +186,7 @@ class Task:
                 return False
         pairs = [*zip(both.outputs, [a.outputs for a in alone], strict=True), *zip(losses, each, strict=True)]
         pairs += [(b[i], alone[i].buffers[n]) for n, b in both.buffers.items() for i in range(k)]
-        return all(torch.allclose(a, b, rtol=1e-3, atol=1e-3 * float(b.double().abs().max())) for a, b in pairs)
+        return all(_close(a, b, 1e-3, _largest(b)) for a, b in pairs)
 
     def takes_channels_last(self, w: Tensor, buffers: Arrays, x: Tensor) -> bool:
         """Whether outputs and gradients are the same for images laid out so, and for one image alone.
@@ -199,11 +199,8 @@ class Task:
         except Exception:
             return False
         tolerance = max(1e-3, 30 * torch.finfo(self.layout.dtype).eps)
-        most = max(float(a.abs().max()) for a, _ in pairs)
-        return all(
-            torch.allclose(a, b, rtol=tolerance, atol=tolerance * (float(a.abs().max()) + 0.01 * most))
-            for a, b in pairs
-        )
+        most = max(_largest(a) for a, _ in pairs)
+        return all(_close(a, b, tolerance, _largest(a) + 0.01 * most) for a, b in pairs)
 
     def _tried(self, w: Tensor, buffers: Arrays, x: Tensor) -> list[Tensor]:
         """Outputs in both modes, and the gradients of something that all outputs matter to, tensor by tensor."""
@@ -289,7 +286,7 @@ class Task:
             each = self.losses(outputs, some)
         except (RuntimeError, ValueError, TypeError, IndexError) as e:
             raise DataError(f"{who}the loss does not fit outputs of shape {tuple(outputs.shape)}: {in_short(e)}") from e
-        if whole.dim() == 0 and not torch.allclose(whole, each.mean(), rtol=1e-3, atol=1e-5):
+        if whole.dim() == 0 and not torch.allclose(whole, each.mean(), rtol=1e-3, atol=1e-5, equal_nan=True):
             raise SettingError("the loss is not the mean of the examples' losses; give one with reduction='none'")
         for name, metric in self.metrics.items():
             if metric(outputs, some).numel() != len(x):
@@ -306,6 +303,16 @@ class Task:
 def _only(named: Arrays) -> Arrays:
     """One client's parameters without their first axis; a select's gradient would fill all of it with zeros first."""
     return {n: v.squeeze(0) for n, v in named.items()}
+
+
+def _close(a: Tensor, b: Tensor, tolerance: float, size: float) -> bool:
+    """Whether two are the same to this share of their size; examples may hold NaN or infinity, in the same places."""
+    return torch.allclose(a, b, rtol=tolerance, atol=tolerance * size, equal_nan=True)
+
+
+def _largest(v: Tensor) -> float:
+    """The size of its largest finite number."""
+    return float(v.double().abs().nan_to_num(0.0, 0.0, 0.0).max())
 
 
 def _near(w: Tensor, k: int) -> Tensor:

@@ -56,6 +56,8 @@ def train(fed: Federation, errand: Errand, watch: Watch = nullcontext, steps: St
         measured = survey(fed, errand)
     with watch("training"), seeded(torch_seed(fed.seed, "torch", errand.number, ids[0]), errand.start.device):
         schedule = training_batches(fed.clients, ids, fed.training, fed.seed, errand.number)
+        if fed.fates is not None:
+            schedule = fed.fates.shortened(schedule, ids, errand.number)
         w, buffers, optimizer = descend(fed, errand, errand.stats | measured, schedule, lr, steps)
     with watch("reporting"):
         measured |= _on_all_data(fed, errand.ids, errand.probes & AFTER.keys(), w, buffers)
@@ -66,6 +68,8 @@ def train(fed: Federation, errand: Errand, watch: Watch = nullcontext, steps: St
     kept |= {"buffers": buffers} if fed.buffers == "local" else {}
     nobody_keeps = not with_hook(fed, "report")  # a part may remember w itself
     delta = w.sub_(errand.start) if nobody_keeps else w - errand.start
+    if fed.fates is not None:
+        fed.fates.spoil(delta, errand.start, ids, errand.number)
     return Trained(delta, buffers, memory | kept, uploads, told)
 
 

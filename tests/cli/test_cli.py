@@ -1,6 +1,7 @@
 """The command, as a person types it."""
 
 import json
+import sys
 import tomllib
 from pathlib import Path
 
@@ -134,6 +135,14 @@ def test_demo_ends_with_a_table_and_curves(capsys, tmp_path):
     assert all(f"{name} " in shown for name in ("fedavg", "fedlayerwise", "fedlws"))
     assert "demo/curves.png" in shown
     assert (tmp_path / "demo/curves.png").read_bytes()[:4] == b"\x89PNG"
+    assert (tmp_path / "demo/report.html").as_uri() in shown
+
+
+def test_demo_without_plotly_says_what_to_install(capsys, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "plotly.offline", None)
+    assert fedstrata("demo", "--out", "demo") == 0
+    said = "There is no report page: the report page needs plotly: pip install 'fedstrata[report]'"
+    assert said in capsys.readouterr().out
 
 
 def test_version(capsys):

@@ -273,3 +273,14 @@ def test_other_sets_that_do_not_fit_are_a_sentence_too(x, y, sentence, name, eng
     given: dict[str, Any] = {"rounds": 1, "engine": engine, name: (x, y)}
     with pytest.raises(fs.FedstrataError, match=f"the {name} set: .*{sentence}"):
         fs.simulate(R.fedavg(), model, unequal_clients(), **given)
+
+
+@pytest.mark.parametrize("bad", [torch.nan, torch.inf])
+@pytest.mark.parametrize("engine", ["stacked", "apart", "pool"])
+def test_a_client_whose_examples_are_not_finite_is_dropped(bad, engine):
+    clients = unequal_clients()
+    x = clients.x.clone()
+    x[torch.from_numpy(clients.rows[2])] = bad
+    run = fs.simulate("fedavg", mlp(), replace(clients, x=x), rounds=2, engine=engine)
+    assert [r["dropped"] for r in run.rounds] == [[2], [2]]
+    assert all(p.isfinite().all() for p in run.model.parameters())

@@ -5,9 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from fedstrata.errors import DataError
-
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#F0E442", "#000000")
-"""Okabe and Ito's palette: told apart by colour-blind readers too."""
+from fedstrata.report.style import line_style, printed, tidy
 
 
 def draw_curves(runs: Mapping[str, Sequence[Mapping[str, Any]]], path: str | Path) -> Path:
@@ -19,16 +17,14 @@ def draw_curves(runs: Mapping[str, Sequence[Mapping[str, Any]]], path: str | Pat
         raise DataError("the runs have no set in common that they were evaluated on; give all of them a test set")
     scored = {name: [r for r in rounds if where in r] for name, rounds in runs.items()}
     measures = sorted(next(iter(scored.values()))[0][where], key=lambda m: m == "loss")  # the loss last
-    figure = Figure(figsize=(5.2 * len(measures), 3.6), layout="constrained")
-    for axis, measure in zip(figure.subplots(1, len(measures), squeeze=False)[0], measures, strict=True):
-        for i, (name, rounds) in enumerate(scored.items()):
-            line = [r["round"] + 1 for r in rounds], [r[where][measure] for r in rounds]
-            style = ("-", "--", "-.", ":")[i % 4]  # lines that coincide are still seen
-            axis.plot(*line, style, label=name, color=COLOURS[i % len(COLOURS)], linewidth=1.8)
-        axis.set(xlabel="round", ylabel=f"{where} {measure}")
-        axis.xaxis.get_major_locator().set_params(integer=True)
-        axis.spines[["top", "right"]].set_visible(False)
-        axis.grid(alpha=0.25)
-    figure.axes[0].legend(frameon=False)
-    figure.savefig(path, dpi=150)
+    with printed():
+        figure = Figure(figsize=(5.2 * len(measures), 3.6), layout="constrained")
+        for axis, measure in zip(figure.subplots(1, len(measures), squeeze=False)[0], measures, strict=True):
+            for i, (name, rounds) in enumerate(scored.items()):
+                line = [r["round"] + 1 for r in rounds], [r[where][measure] for r in rounds]
+                axis.plot(*line, label=name, **line_style(i))
+            axis.set(xlabel="round", ylabel=f"{where} {measure}")
+            tidy(axis)
+        figure.axes[0].legend(frameon=False)
+        figure.savefig(path, dpi=150)
     return Path(path)

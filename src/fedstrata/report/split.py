@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 
 from fedstrata.clients import Clients
-from fedstrata.errors import DataError, in_short
+from fedstrata.errors import DataError
 from fedstrata.partition.describe import describe, has_labels
+from fedstrata.report.style import class_colours, printed, save
 
 FEW_CLIENTS = 60
 """Up to so many, each has a bar with its number below; more are sorted."""
@@ -31,16 +32,14 @@ def draw_split(
     names = _class_names(names, counts.shape[1])
     many = len(counts) > FEW_CLIENTS
     mapped = len(names) > 1 and (many or len(names) > FEW_CLASSES)
-    figure = Figure(figsize=(9.6 if many else 6.6 + 0.06 * len(counts), 5.6 if mapped else 4.0), layout="constrained")
-    axis = (_draw_map if mapped else _draw_bars)(figure, counts, names)
-    axis.set_title(title or f"{len(counts)} clients", loc="left", weight="bold", pad=22, parse_math=False)
-    line = {"xycoords": "axes fraction", "textcoords": "offset points", "fontsize": 9, "color": "0.35"}
-    axis.annotate(_in_words(describe(clients)), (0, 1), (0, 9), **line)
-    try:
-        figure.savefig(path, dpi=150)
-    except (OSError, ValueError) as e:
-        raise DataError(f"the picture cannot be written to {path}: {in_short(e)}; give e.g. split.png") from None
-    return path
+    with printed():
+        width = 9.6 if many else 6.6 + 0.06 * len(counts)
+        figure = Figure(figsize=(width, 5.6 if mapped else 4.0), layout="constrained")
+        axis = (_draw_map if mapped else _draw_bars)(figure, counts, names)
+        axis.set_title(title or f"{len(counts)} clients", loc="left", weight="bold", pad=22, parse_math=False)
+        line = {"xycoords": "axes fraction", "textcoords": "offset points", "fontsize": 9, "color": "0.35"}
+        axis.annotate(facts_in_words(describe(clients)), (0, 1), (0, 9), **line)
+        return save(figure, path)
 
 
 def _class_names(given: Sequence[str] | None, classes: int) -> list[str]:
@@ -56,7 +55,7 @@ def _draw_bars(figure: Any, counts: np.ndarray, names: list[str]) -> Any:
     if len(counts) > FEW_CLIENTS:
         counts = counts[np.argsort(-counts.sum(1), kind="stable")]
     base = np.zeros(len(counts))
-    for c, colour in enumerate(_colours(len(names))):
+    for c, colour in enumerate(class_colours(len(names))):
         _bars(axis, counts[:, c], base, color=colour, label=names[c])
         base += counts[:, c]
     axis.set_ylim(0, 1.04 * base.max())
@@ -72,7 +71,7 @@ def _draw_map(figure: Any, counts: np.ndarray, names: list[str]) -> Any:
     from matplotlib.colors import PowerNorm
 
     if len(counts) > FEW_CLIENTS:
-        counts = counts[_by_main_class(counts)]
+        counts = counts[by_main_class(counts)]
     above, axis = figure.subplots(2, 1, sharex=True, height_ratios=(1, 3))
     figure.get_layout_engine().set(hspace=0.0)
     _bars(above, counts.sum(1), 0, color="0.45")
@@ -87,7 +86,7 @@ def _draw_map(figure: Any, counts: np.ndarray, names: list[str]) -> Any:
     return above
 
 
-def _by_main_class(counts: np.ndarray) -> np.ndarray:
+def by_main_class(counts: np.ndarray) -> np.ndarray:
     """Clients in the order of their commonest class, those with the largest share of it first."""
     share = counts.max(1) / np.maximum(1, counts.sum(1))
     return np.lexsort((-share, counts.argmax(1)))
@@ -108,13 +107,7 @@ def _name_clients(axis: Any, count: int, order: str) -> None:
     axis.set_xticks(range(0, count, 1 if count <= 30 else 5) if few else [])
 
 
-def _colours(classes: int) -> list[Any]:
-    from matplotlib import colormaps
-
-    return [colormaps["tab10" if classes <= 10 else "tab20"](c) for c in range(classes)]
-
-
-def _in_words(facts: dict[str, Any]) -> str:
+def facts_in_words(facts: dict[str, Any]) -> str:
     """What `describe` said, as a line below the title."""
     low, high = facts["smallest"], facts["largest"]
     words = [f"{facts['examples']:,} examples, {f'{low:,} to ' * (low < high)}{high:,} a client"]

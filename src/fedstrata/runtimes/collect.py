@@ -1,15 +1,11 @@
 """A cohort's replies within the memory that there is: all of them at once, or a few at a time, merged as they come."""
 
-from dataclasses import replace
-
-from torch.utils._pytree import tree_map
-
 from fedstrata.core import Cohort, State
 from fedstrata.descent import Federation
 from fedstrata.errors import SettingError
 from fedstrata.memory import memory_of
 from fedstrata.merge import merged
-from fedstrata.runtimes.visit import Runtime, joined
+from fedstrata.runtimes.visit import Runtime, joined, nobody, part_of
 from fedstrata.server import OnNonFinite, Replies, Server, screen
 
 COPIES = 3
@@ -49,19 +45,9 @@ def collect(
         return screen(runtime.train(server, cohort, brief, probes), server.number, on_nonfinite, fed.recipe, cohort)
     parts, dropped = list[Replies](), list[int]()
     for begin in range(0, len(cohort), room):
-        some, told = _piece(cohort, brief, slice(begin, begin + room))
+        some, told = part_of(cohort, brief, slice(begin, begin + room))
         replies, bad = screen(runtime.train(server, some, told, probes), server.number, on_nonfinite, fed.recipe, some)
         dropped += bad
         if len(replies.ids):
             parts.append(merged(fed.recipe, server, some, replies))
-    return (joined(parts) if parts else _nobody(server, cohort)), dropped
-
-
-def _piece(cohort: Cohort, brief: State, part: slice) -> tuple[Cohort, State]:
-    """Some clients of the cohort and their briefs."""
-    ids, stats, told = tree_map(lambda v: v[part], (cohort.ids, cohort.stats, brief))
-    return replace(cohort, ids=ids, stats=stats), told
-
-
-def _nobody(server: Server, cohort: Cohort) -> Replies:
-    return Replies(cohort.ids[:0], server.model.new_zeros(0, server.layout.size))
+    return (joined(parts) if parts else nobody(server, cohort)), dropped

@@ -103,3 +103,14 @@ def joined(parts: Sequence[Replies]) -> Replies:
         return parts[0]
     fields = [(p.ids, p.delta, p.buffers, p.uploads, p.stats) for p in parts]
     return Replies(*tree_map(lambda *vs: torch.cat(vs), *fields))
+
+
+def part_of(cohort: Cohort, brief: State, part: slice | Tensor) -> tuple[Cohort, State]:
+    """Some clients of the cohort and their briefs; a mask, [K], or a slice says which."""
+    ids, stats, told = tree_map(lambda v: v[part], (cohort.ids, cohort.stats, brief))
+    return replace(cohort, ids=ids, stats=stats), told
+
+
+def nobody(server: Server, cohort: Cohort) -> Replies:
+    """What comes back where nobody replied."""
+    return Replies(cohort.ids[:0], server.model.new_zeros(0, server.layout.size))

@@ -1,0 +1,42 @@
+"""The command `report`: one page about some runs, and figures for papers."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from fedstrata.errors import DataError
+from fedstrata.report import draw_figures
+from fedstrata.report import report as write_report
+
+out = Console()
+
+Runs = Annotated[list[Path], typer.Argument(help="Run folders, folders that hold some, or what `compare` wrote.")]
+
+
+def report(
+    runs: Runs,
+    page: Annotated[Path, typer.Option("--out", "-o", help="The page.")] = Path("report.html"),
+    title: Annotated[str | None, typer.Option(help="The title of the page.")] = None,
+    figures: Annotated[Path | None, typer.Option(help="Also draw PDF and PNG figures for papers there.")] = None,
+) -> None:
+    """Write one HTML page about some runs: curves, tables, the split, the layer lens. It opens offline."""
+    tell_page(write_report(runs, page, title))
+    if figures is not None:
+        drawn = draw_figures(runs, figures)
+        out.print(f"{len(drawn)} figures are in {figures}", highlight=False, markup=False, soft_wrap=True)
+
+
+def demo_report(folder: Path) -> None:
+    """End the demo with the page of its runs, or say what it takes to have one."""
+    try:
+        tell_page(write_report(folder, folder / "report.html"))
+    except DataError as e:
+        out.print(f"There is no report page: {e}", highlight=False, markup=False, soft_wrap=True)
+
+
+def tell_page(page: Path) -> None:
+    """Say where a page is, and how to open it."""
+    uri = page.resolve().as_uri()
+    out.print(f"The report is {page}; open it in a browser: {uri}", highlight=False, markup=False, soft_wrap=True)
