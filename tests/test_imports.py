@@ -12,8 +12,8 @@ ORDER = [
     "closed", "clients", "data", "partition", "probes", "models", "buffers", "proxy", "core", "surgery", "parts",
     "recipes", "parse", "papers", "decisions", "server", "merge", "augment", "faults", "descent", "graphs", "train",
     "testing", "evaluate", "runtimes", "checkpoint", "record", "track", "simulate", "server_step", "experiment", "cost",
-    "explain", "lab", "report", "console", "pages", "__init__", "cli_data", "cli_report", "cli_options", "cli_lab",
-    "cli", "__main__",
+    "explain", "lab", "report", "console", "pages", "__init__", "cli_data", "cli_options", "cli_lab",
+    "cli_report", "cli", "__main__",
 ]  # fmt: skip
 LATE = {("optim", "layout")}  # for the name of a type alone
 

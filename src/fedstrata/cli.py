@@ -31,7 +31,7 @@ from fedstrata.cli_options import (
 from fedstrata.console import Watcher, show_explanation, split_in_words
 from fedstrata.core import Recipe
 from fedstrata.data import Dataset
-from fedstrata.errors import DataError, FedstrataError, SettingError
+from fedstrata.errors import DataError, FedstrataError, SettingError, check
 from fedstrata.experiment import Experiment
 from fedstrata.explain import explain as explained
 from fedstrata.lab.sweep import SWEEP
@@ -95,6 +95,7 @@ def run(
     options = Options(experiment, method, plain, {"clients": clients, "alpha": alpha}, set_)
     name, settings = options.read()
     if SWEEP in settings:
+        check(not track, "--track tells of one run; leave it out for a sweep")
         cli_lab.sweep(options, settings, out_dir, json_, jobs)
         return
     name = resume.name if resume is not None else name

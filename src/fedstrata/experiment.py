@@ -14,6 +14,7 @@ from fedstrata.clients import Clients
 from fedstrata.core import Recipe
 from fedstrata.data import Dataset, dataset, held_out, is_own
 from fedstrata.errors import SettingError, check
+from fedstrata.faults import Faults
 from fedstrata.models import model
 from fedstrata.optim import SGD, Training
 from fedstrata.parse import load_outside, parse_recipe
@@ -138,7 +139,8 @@ SPLIT = Dirichlet(clients=20, alpha=0.1)
 PROXY = 200
 """Examples that the server gets where a method needs some and nobody says how many."""
 
-TABLES: dict[str, type[Value]] = {"recipe": Recipe, "partition": Partition, "training": Training, "augment": Augment}
+TABLES: dict[str, type[Value]] = {"recipe": Recipe, "partition": Partition, "training": Training}
+TABLES |= {"augment": Augment, "faults": Faults}
 """The settings that are tables, and what they describe."""
 
 DEFAULTS = Experiment(recipe=parse_recipe("fedavg")).settings()

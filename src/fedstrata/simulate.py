@@ -147,7 +147,7 @@ def simulate(
     trained_on = data if fates is None else fates.poisoned(data)  # and evaluated on what is true
     task = Task.of(model, loss, metrics, device)
     fed = Federation(algorithm, task, trained_on, training, seed, plan.buffers, augment, fates)
-    algorithm.check(offered(task, data.y, proxy is not None))
+    algorithm.check(offered(fed.task, data.y, proxy is not None))
     server = _first(fed, model)
     fed.task.try_out(server.model, server.buffers, data.x, data.y)
     if augment is not None:

@@ -83,26 +83,26 @@ def test_a_sweep_runs_all_of_its_grid_and_nothing_twice(capsys):
     assert "sweep: 8 runs" in shown
     folders = sorted(p.parent.as_posix() for p in Path("s").rglob("experiment.toml"))
     assert folders == [
-        f"s/{m}-training.lr-{lr}/seed-{s}" for m in ("fedavg", "fedprox") for lr in ("0.01", "0.1") for s in (0, 1)
+        f"s/{m}-lr-{lr}/seed-{s}" for m in ("fedavg", "fedprox") for lr in ("0.01", "0.1") for s in (0, 1)
     ]
-    assert read_toml("s/fedprox-training.lr-0.01/seed-1/experiment.toml")["training"]["lr"] == 0.01
-    assert read_toml("s/fedprox-training.lr-0.01/seed-1/experiment.toml")["training"]["epochs"] == 1
+    assert read_toml("s/fedprox-lr-0.01/seed-1/experiment.toml")["training"]["lr"] == 0.01
+    assert read_toml("s/fedprox-lr-0.01/seed-1/experiment.toml")["training"]["epochs"] == 1
     before = {p: p.stat().st_mtime_ns for p in Path("s").rglob("rounds.jsonl")}
-    Path("s/fedavg-training.lr-0.1/seed-0/model.safetensors").unlink()  # as if it had been killed
+    Path("s/fedavg-lr-0.1/seed-0/model.safetensors").unlink()  # as if it had been killed
     assert fedstrata("run", "sweep.toml", "--out", "s", "--jobs", "1", "--set", "training.epochs=1", "--json") == 0
     after = {p: p.stat().st_mtime_ns for p in Path("s").rglob("rounds.jsonl")}
     changed = [p for p in after if after[p] != before[p]]
-    assert [p.as_posix() for p in changed] == ["s/fedavg-training.lr-0.1/seed-0/rounds.jsonl"]
+    assert [p.as_posix() for p in changed] == ["s/fedavg-lr-0.1/seed-0/rounds.jsonl"]
     shown = capsys.readouterr().out
     assert "7 runs of these were there already." in shown
     names = [m["name"] for m in json.loads(shown.splitlines()[-1])["methods"]]
-    assert names[1:3] == ["fedavg, training.lr=0.01", "fedprox, training.lr=0.1"]
+    assert names[1:3] == ["fedavg, lr=0.01", "fedprox, lr=0.1"]
 
 
 def test_a_sweep_without_methods_or_seeds_runs_too(capsys):
     Path("sweep.toml").write_text("rounds = 1\n[sweep]\npartition.alpha = [0.1, 1.0]")
     assert fedstrata("run", "sweep.toml", "--out", "s", "--jobs", "1", "--model", "logreg") == 0
-    assert sorted(p.name for p in Path("s").iterdir()) == ["compare.json", "partition.alpha-0.1", "partition.alpha-1.0"]
+    assert sorted(p.name for p in Path("s").iterdir()) == ["alpha-0.1", "alpha-1.0", "compare.json"]
 
 
 def test_advise_recommends_and_says_how_to_run_it(capsys):

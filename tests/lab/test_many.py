@@ -7,6 +7,7 @@ import subprocess
 import sys
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -114,27 +115,50 @@ def test_data_is_read_again_when_its_file_has_changed(tmp_path):
     assert len(loaded(exp).train[0]) == 2 * len(first.train[0])
 
 
+def long_run(args: list[str], **options: Any) -> subprocess.Popen[str]:
+    """A process in a group of its own."""
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
+    pipes: dict[str, Any] = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+    return subprocess.Popen([sys.executable, *args], env=env, text=True, start_new_session=True, **pipes, **options)
+
+
+def begun(folder: Path) -> int:
+    """How many runs are going on below a folder."""
+    return len(list(folder.rglob("rounds.jsonl")))
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="children are looked up in /proc")
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
-def test_all_processes_end_with_the_first(number, tmp_path):
-    args = [sys.executable, "-m", "fedstrata", "compare", "fedavg", "fedprox", "--rounds", "100000", "--jobs", "2"]
-    args += ["--out", str(tmp_path / "out"), "--model", "logreg"]
-    where = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
-    run = subprocess.Popen(args, env=where, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=tmp_path,
-                           start_new_session=True)  # fmt: skip
+def test_ctrl_c_ends_all_processes_and_the_first_says_so(tmp_path):
+    methods = "compare fedavg fedprox --rounds 100000 --jobs 2 --out out --model logreg"
+    run = long_run(["-m", "fedstrata", *methods.split()], cwd=tmp_path)
     try:
-        begun = lambda: len(list(tmp_path.glob("out/*/seed-*/rounds.jsonl"))) >= 2  # noqa: E731
-        assert within(60, lambda: begun() or run.poll() is not None)
+        assert within(60, lambda: begun(tmp_path) >= 2 or run.poll() is not None)
         pids = [int(p) for p in Path(f"/proc/{run.pid}/task/{run.pid}/children").read_text().split()]
         assert len(pids) == 2
-        os.kill(run.pid, number) if number == signal.SIGKILL else os.killpg(run.pid, number)
-        _, said = run.communicate(timeout=20)
-        assert within(10, lambda: not any(map(alive, pids)))
-        if number == signal.SIGINT:
-            assert run.returncode == 130
-            assert said.splitlines()[-1].startswith("fedstrata: stopped")
-            assert "Traceback" not in said
+        os.killpg(run.pid, signal.SIGINT)  # as a terminal does
+        _, said = run.communicate(timeout=30)
+        assert not any(map(alive, pids))
+        assert run.returncode == 130
+        assert said.splitlines()[-1].startswith("fedstrata: stopped")
+        assert "Traceback" not in said
+        assert list(tmp_path.glob("out/*/seed-*/checkpoint/*"))  # to go on from
     finally:
         with suppress(ProcessLookupError):
             os.killpg(run.pid, signal.SIGKILL)
         run.communicate()
+
+
+def test_a_worker_ends_in_the_middle_of_a_run_when_the_first_process_is_gone(tmp_path):
+    worker = long_run(["-c", "from fedstrata.lab.worker import main; main()", "1"])
+    assert worker.stdin is not None
+    order = {"settings": experiment(rounds=100_000).settings(), "folder": str(tmp_path / "run"), "modules": []}
+    try:
+        worker.stdin.write(json.dumps(order) + "\n")
+        worker.stdin.flush()
+        assert within(60, lambda: begun(tmp_path) == 1 or worker.poll() is not None)
+        assert worker.poll() is None
+        worker.communicate(timeout=20)  # which closes its input
+        assert worker.returncode == 0
+    finally:
+        worker.kill()
+        worker.communicate()

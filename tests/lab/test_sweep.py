@@ -26,7 +26,7 @@ def test_every_combination_is_an_experiment_the_last_setting_fastest():
     assert [len(p.experiment.recipe.local) for p in points[5:7]] == [0, 1]
     assert {p.experiment.rounds for p in points} == {4}
     assert len({p.experiment.fingerprint for p in points}) == 12
-    assert points[6].name == "fedprox(mu=0.5), training.lr=0.1"
+    assert points[6].name == "fedprox(mu=0.5), lr=0.1"
 
 
 def test_dotted_names_may_be_tables_and_quoted_ones_alike():
@@ -44,6 +44,13 @@ def test_whole_tables_and_settings_of_parts_can_be_swept():
     assert points[0].name == "partition=IID(clients=3)"
     points = expand({"method": "fedprox", "sweep": {"recipe.local.0.mu": [0.1, 0.2]}})
     assert [p.experiment.recipe.local[0].to_dict()["mu"] for p in points] == [0.1, 0.2]
+
+
+def test_settings_of_one_name_are_told_apart_by_their_tables():
+    [point] = expand({"method": "fedprox", "sweep": {"training.lr": [0.1], "recipe.local.0.mu": [0.1], "seed": [3]}})
+    assert point.name == "lr=0.1, mu=0.1"
+    [point] = expand({"sweep": {"training.kind": ["Adam"], "partition.kind": ["IID"]}})
+    assert point.name == "training.kind=Adam, partition.kind=IID"
 
 
 def test_without_a_sweep_there_is_one_experiment():

@@ -84,7 +84,7 @@ def advise(
 
     Methods that suit the split run for a few rounds; the better half goes on, for longer and with more seeds; the last
     two meet FedAvg on fresh seeds. One is recommended that is really better there, by half a point at least, and else
-    FedAvg. `say` gets each sentence as soon as it is known.
+    FedAvg. `say` gets each sentence before the last as soon as it is known.
     """
     check(budget > 0, f"budget must be above 0 minutes; got {budget}")
     end = perf_counter() + 60 * budget
@@ -105,7 +105,6 @@ def advise(
         rungs, final = Race(base, folder, end, processes, told, speak).run([c.method for c in candidates])
     final = final if out is not None else replace(final, folder=None)
     method, verdict = recommended(final, rungs[-1].rounds, base.rounds)
-    speak(verdict)
     return Advice(method, seen, candidates, rungs, final, [*words, verdict], run_command(base, method))
 
 
@@ -196,7 +195,9 @@ def recommended(final: Comparison, rounds: int, wanted: int) -> tuple[str, str]:
     after += f" with {len(final.seeds)} seeds"
     if not better:
         met = " and ".join(f"{r['method']} is {_difference(r)}" for r in others)
-        said = f"No real difference: {after}, nothing beats {FIRST} by half a point beyond noise ({met})"
+        small = any(r["against_first"]["difference"] > 0 for r in real)
+        none = "No real difference that is worth another method" if small else "No real difference"
+        said = f"{none}: {after}, nothing beats {FIRST} by half a point beyond noise ({met})"
         return FIRST, f"{said}; {FIRST} is recommended, as the simplest."
     best = max(better, key=lambda r: r["tail"]["mean"])
     reached = f"{FIRST} reaches {100 * first['tail']['mean']:.1f} %, and it is {_difference(best)}"

@@ -27,8 +27,10 @@ class Point:
 
     @property
     def name(self) -> str:
-        """Its values but for the seed: "fedprox, training.lr=0.1"."""
-        said = [str(v) if k == "method" else f"{k}={_short(v)}" for k, v in self.values.items() if k != "seed"]
+        """Its values but for the seed: "fedprox, lr=0.1", with the table of a setting where two have its name."""
+        last = [k.rpartition(".")[2] for k in self.values]
+        names = {k: k if last.count(n) > 1 else n for k, n in zip(self.values, last, strict=True)}
+        said = [str(v) if k == "method" else f"{names[k]}={_short(v)}" for k, v in self.values.items() if k != "seed"]
         return ", ".join(said) or "all"
 
 

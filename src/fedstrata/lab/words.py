@@ -59,9 +59,10 @@ def comparison_table(columns: Sequence[Mapping[str, Any]], rows: Sequence[Mappin
     """A row a method: means with half the width of their 95 % interval; the best of each column in bold."""
     heading = Text(f"{title}: accuracy in %, means ± half of the 95 % interval", style="bold")
     table = Table(title=heading, title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    table.add_column("method", min_width=10)
+    table.add_column("method", min_width=10, overflow="fold")
     for column in columns:
-        table.add_column(SHORT.get(column["key"], column["title"].replace(" to ", "\nto\n")), justify="right")
+        usual: str = column["title"].replace(" to ", "\nto\n")
+        table.add_column(SHORT.get(column["key"], usual), justify="right")
     if len(rows) > 1:
         table.add_column("above\nfirst", justify="right")
     best = {c["key"]: _best([row[c["key"]]["mean"] for row in rows], c["better"]) for c in columns}
