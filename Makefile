@@ -10,7 +10,7 @@ demo: $(READY)  ## train three methods side by side on embedded data
 	$(BIN)/fedstrata demo
 
 test: $(READY)  ## all tests
-	$(BIN)/python -m pytest -n auto
+	$(BIN)/python -m pytest -n auto --dist worksteal
 
 test-browser: $(READY)  ## the report page in chromium, which is installed where that can be done
 	@command -v chromium >/dev/null || test -n "$$CHROMIUM" || test "$$(id -u)" != 0 || \

@@ -1,6 +1,6 @@
 """The page in a browser: Debian's chromium, driven by Playwright.
 
-Where either is missing these tests are skipped; `make test-browser` installs chromium and skips nothing.
+`make test-browser` installs chromium and runs these; a plain `make test`, which is to be quick, leaves them to it.
 """
 
 import os
@@ -17,9 +17,10 @@ from fedstrata.report.sections import SECTIONS
 from tests.report.runs import run_into
 
 CHROMIUM = os.environ.get("CHROMIUM") or shutil.which("chromium")
-NEEDED = "FEDSTRATA_BROWSER" in os.environ  # as `make test-browser` says
 SIZES = [(1280, 800), (390, 844)]
 VIEWS = [(*size, scheme) for size in SIZES for scheme in ("light", "dark")]
+
+pytestmark = pytest.mark.skipif("FEDSTRATA_BROWSER" not in os.environ, reason="make test-browser runs these")
 
 BODY_OVERFLOW = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
 Z = "(name) => document.querySelector(`[data-figure='${name}'] .canvas`).data[0].z"
@@ -27,16 +28,10 @@ Z = "(name) => document.querySelector(`[data-figure='${name}'] .canvas`).data[0]
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    try:
-        from playwright.sync_api import sync_playwright
-    except ImportError:
-        if NEEDED:
-            raise
-        pytest.skip("playwright is not installed: pip install 'fedstrata[dev]'")
+    from playwright.sync_api import sync_playwright
+
     if CHROMIUM is None:
-        if NEEDED:
-            pytest.fail("there is no chromium; install it, or say where it is in CHROMIUM")
-        pytest.skip("there is no chromium; make test-browser installs it")
+        pytest.fail("there is no chromium; install it, or say where it is in CHROMIUM")
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
         yield browser
