@@ -1,4 +1,5 @@
 import os
+import signal
 
 import pytest
 import torch
@@ -16,3 +17,7 @@ def arithmetic(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) 
     if request.param == "numba":
         pytest.importorskip("numba")
         monkeypatch.setattr(fused, "SMALLEST", 0)
+
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in the background of a script, and what we start inherits it
+    signal.signal(signal.SIGINT, signal.default_int_handler)
