@@ -2,13 +2,20 @@
 
 from collections.abc import Callable, Mapping
 from inspect import cleandoc
-from types import TracebackType
 from typing import Any, Self
 
 from rich.console import Console
 from rich.markup import escape
 from rich.padding import Padding
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    ProgressColumn,
+    TaskID,
+    TextColumn,
+    TimeRemainingColumn,
+)
 from rich.table import Table
 from rich.text import Text
 
@@ -19,23 +26,28 @@ from fedstrata.recipes import METHODS
 from fedstrata.report.tables import described
 
 
-class Watcher:
-    """Live progress of some runs: round, accuracy (or loss), seconds a round, time left."""
+class Live:
+    """Progress that is shown within a block: a line a task, with what is told of it."""
 
-    def __init__(self, console: Console, rounds: Mapping[str, int]):
+    def __init__(self, console: Console, *more: ProgressColumn):
         columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[told]}")
-        self.progress = Progress(*columns, TextColumn("left"), TimeRemainingColumn(), console=console)
-        self.tasks = {n: self.progress.add_task(n, total=r, start=False, told="") for n, r in rounds.items()}
-        self.rounds = rounds
+        self.progress = Progress(*columns, *more, console=console)
 
     def __enter__(self) -> Self:
         self.progress.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.progress.stop()
+
+
+class Watcher(Live):
+    """Live progress of some runs: round, accuracy (or loss), seconds a round, time left."""
+
+    def __init__(self, console: Console, rounds: Mapping[str, int]):
+        super().__init__(console, TextColumn("left"), TimeRemainingColumn())
+        self.tasks = {n: self.progress.add_task(n, total=r, start=False, told="") for n, r in rounds.items()}
+        self.rounds = rounds
 
     def of(self, name: str) -> Callable[[dict[str, Any]], None]:
         """Told every round of one run."""
@@ -57,26 +69,19 @@ class Watcher:
         return told
 
 
-class RunsWatcher:
+class RunsWatcher(Live):
     """Live progress of many runs: all of them in one line, and one for each that is going on."""
 
     def __init__(self, console: Console, runs: int | None):
-        columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[told]}")
-        self.progress = Progress(*columns, console=console)
+        super().__init__(console)
         self.all = self.progress.add_task("runs", total=runs, told="")
         self.going: dict[str, TaskID] = {}
         self.found = 0  # runs that were there already
 
-    def __enter__(self) -> Self:
-        self.progress.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         for task in self.going.values():
             self.progress.remove_task(task)
-        self.progress.stop()
+        super().__exit__(*error)
 
     def told(self, job: Job, line: dict[str, Any] | None) -> None:
         """A round of a run; None at its end."""
