@@ -1,14 +1,26 @@
 import os
 import signal
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 import torch
 
 from fedstrata import fused
+from fedstrata.data.store import locked
 
 torch.set_num_threads(1)  # two threads on tiny work collapse when the machine is shared
 
 os.environ["COLUMNS"] = "100"  # tables look the same wherever the tests run
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What is slow is left to `make test-slow`, and says so."""
+    if "FEDSTRATA_SLOW" not in os.environ:
+        for item in items:
+            if item.get_closest_marker("slow") is not None:
+                item.add_marker(pytest.mark.skip(reason="make test-slow runs these"))
 
 
 @pytest.fixture(params=["torch", "numba"])
@@ -21,3 +33,18 @@ def arithmetic(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) 
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in the background of a script, and what we start inherits it
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+ROOT = Path(__file__).parents[1]
+PACKED = ROOT.parent / "shared" / "data" / "unpack"
+
+
+@pytest.fixture
+def real(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Data where FEDSTRATA_DATA says, or unpacked once from beside the checkout."""
+    if not os.environ.get("FEDSTRATA_DATA"):
+        if not PACKED.exists():
+            pytest.skip("no real data here: set FEDSTRATA_DATA to the folder of the published files")
+        monkeypatch.setenv("FEDSTRATA_DATA", str(ROOT / ".data"))
+        with locked("unpack"):
+            subprocess.run([sys.executable, PACKED, ROOT / ".data"], check=True)

@@ -253,3 +253,13 @@ def test_a_probe_is_not_the_first_training_batch():
     clients = federation(100)
     probe = lists(probe_batches(clients, [0], SGD(batch=20), 0, 0), 0)[0]
     assert sorted(probe) != sorted(lists(training_batches(clients, [0], SGD(batch=20), 0, 0), 0)[0])
+
+
+def test_thinned_clients_keep_a_share_drawn_from_the_seed_and_one_example_at_least():
+    rows = [np.arange(20), np.arange(20, 21), np.arange(21, 23)]
+    clients = Clients.split(torch.arange(23.0)[:, None], torch.zeros(23), rows)
+    half = clients.thinned(0.5, 0)
+    assert half.sizes.tolist() == [10, 1, 1]
+    assert set(half.rows[0]) < set(range(20))
+    assert half.rows[0].tolist() == clients.thinned(0.5, 0).rows[0].tolist() != clients.thinned(0.5, 1).rows[0].tolist()
+    assert clients.thinned(1.0, 0) is clients

@@ -274,10 +274,11 @@ def test_who_drops_out_does_nothing_else():
 @pytest.mark.parametrize(
     ("settings", "sentence"),
     [
-        ({"dropout": 1.5}, "Faults.dropout is a chance, from 0 to 1; got 1.5"),
-        ({"nan": -0.1}, "Faults.nan is a chance"), ({"late": "often"}, "Faults.late must be a number; got 'often'"),
-        ({"straggle_share": 0}, "Faults.straggle_share must be above 0"),
-        ({"sign_flip": 2}, "Faults.sign_flip is a share of the clients"),
+        ({"dropout": 1.5}, "Faults.dropout must be a chance in [0, 1]; got 1.5"),
+        ({"nan": -0.1}, "Faults.nan must be a chance"),
+        ({"late": "often"}, "Faults.late must be a number; got 'often'"),
+        ({"straggle_share": 0}, "Faults.straggle_share must be in (0, 1]"),
+        ({"sign_flip": 2}, "Faults.sign_flip must be a share of the clients"),
         ({"sign_flip": 0.6, "label_flip": 0.6}, "add up to 1.2 of the clients"),
         ({"drop_out": 0.1}, "Faults has no setting 'drop_out'; did you mean 'dropout'?"),
         ({"scale_by": float("inf")}, "Faults.scale_by must be a number"),

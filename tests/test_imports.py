@@ -4,16 +4,21 @@ import ast
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+import fedstrata
 
 SRC = Path(__file__).parent.parent / "src" / "fedstrata"
 ORDER = [
-    "version", "errors", "values", "calls", "rng", "toml", "files", "stopping", "threads", "optim", "layout", "tables",
-    "memory", "kernels", "fused", "updates", "batchnorm", "dropout", "bind", "fold", "precision", "task", "logistic",
-    "closed", "clients", "data", "partition", "probes", "models", "buffers", "proxy", "core", "surgery", "parts",
-    "recipes", "parse", "papers", "decisions", "server", "merge", "augment", "faults", "descent", "graphs", "train",
-    "testing", "evaluate", "runtimes", "checkpoint", "record", "track", "simulate", "server_step", "experiment", "cost",
-    "explain", "lab", "report", "console", "pages", "__init__", "cli_data", "cli_options", "cli_lab",
-    "cli_report", "cli", "__main__",
+    "version", "errors", "values", "calls", "rng", "toml", "files", "stopping", "threads", "optim", "layout",
+    "tables", "memory", "kernels", "fused", "updates", "batchnorm", "dropout", "bind", "patches", "fold",
+    "precision", "task", "logistic", "closed", "clients", "data", "partition", "probes", "models", "buffers",
+    "proxy", "turns", "core", "surgery", "parts", "recipes", "parse", "papers", "decisions", "server", "merge",
+    "augment", "faults", "descent", "graphs", "train", "testing", "evaluate", "runtimes", "checkpoint", "record",
+    "track", "simulate", "server_step", "experiment", "flower", "deploy", "cost", "explain", "lab", "report",
+    "reproduce", "console", "equations", "pages", "public", "__init__", "commands", "cli", "__main__",
 ]  # fmt: skip
 LATE = {("optim", "layout")}  # for the name of a type alone
 
@@ -51,21 +56,57 @@ def test_parts_do_not_know_who_runs_them():
         assert not imported(path) & {"train", "runtimes", "server", "simulate", "server_step", "record"}, path.name
 
 
+def alone(code: str) -> None:
+    """Run this in a process of its own."""
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
 def test_importing_needs_only_the_light_core():
     """With everything but the core dependencies out of reach, the library still imports."""
-    code = (
+    alone(
         "import sys\n"
         "for name in ('pooch', 'flwr', 'ray', 'plotly', 'tensorboard', 'mlflow', 'pandas', 'scipy.stats', 'pytest',\n"
         "             'numba'):\n"
         "    sys.modules[name] = None\n"
-        "import fedstrata, fedstrata.cli\n"
+        "import fedstrata.public, fedstrata.cli\n"
+        "from fedstrata.commands import about, data, deploy, lab, report, reproduce, run\n"
         "assert 'sklearn' not in sys.modules and 'matplotlib' not in sys.modules\n"
     )
-    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_importing_the_package_does_not_wait_for_torch():
+    alone("import sys, fedstrata; assert fedstrata.__version__; assert 'torch' not in sys.modules")
+    alone("import sys; from fedstrata import SGD; assert 'torch' in sys.modules")
+
+
+def test_a_function_keeps_its_name_where_its_module_was_imported_before():
+    alone(
+        "import fedstrata as fs\n"
+        "import fedstrata.experiment, fedstrata.server_step\n"
+        "from fedstrata.report import draw_curves\n"
+        "assert callable(fs.simulate) and callable(fs.report) and callable(fs.server_step)\n"
+        "from fedstrata.simulate import simulate\n"
+        "assert fs.simulate is simulate\n"
+    )
+
+
+def test_functions_called_like_modules_are_known_to_the_package():
+    found = {n for n in fedstrata.__all__ if n in ORDER and not isinstance(getattr(fedstrata, n), ModuleType)}
+    assert found == fedstrata.FUNCTIONS
+
+
+def test_every_kind_of_part_is_known_with_the_first_public_name():
+    alone("import fedstrata as fs; assert fs.Part.from_dict({'kind': 'LWS', 'beta': 0.2}) == fs.parts.LWS(beta=0.2)")
+
+
+def test_a_module_comes_when_it_is_asked_for_and_a_typo_does_not():
+    alone("import fedstrata; assert fedstrata.rng.torch_seed")
+    with pytest.raises(AttributeError, match="module 'fedstrata' has no attribute 'simulat'"):
+        getattr(fedstrata, "simulat")  # noqa: B009
+    assert not hasattr(fedstrata, "_private")
 
 
 def test_all_public_names_exist():
-    import fedstrata
-
+    assert set(fedstrata.__all__) <= set(dir(fedstrata))
     assert all(hasattr(fedstrata, name) for name in fedstrata.__all__)
     assert fedstrata.__all__ == sorted(fedstrata.__all__, key=lambda n: (not n.isupper(), not n[0].isupper(), n))

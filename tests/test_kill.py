@@ -14,6 +14,8 @@ from fedstrata.cli import main
 from fedstrata.experiment import Experiment
 from fedstrata.record import finished, read_rounds
 
+pytestmark = pytest.mark.slow
+
 METHODS = ["fedavg", "scaffold", "adaptive_fedprox", "fedlayerwise", "moon", "fedadam"]
 KILLS = 10
 

@@ -31,7 +31,7 @@ OTHERS: dict[str, Recipe] = {
     "fedavg + lws": fs.recipes.fedavg(shrink=LWS()),
 }
 RECIPES = {n: make() for n, make in fs.recipes.METHODS.items()} | OTHERS
-STREAMS = {n: r for n, r in RECIPES.items() if r.streams}
+STREAMS = {n: r for n, r in RECIPES.items() if not r.single}
 
 
 def draw(*shape: int, seed: int = 0) -> Tensor:
@@ -87,7 +87,7 @@ def test_a_recipe_that_must_see_single_clients_says_which_part_must(name: str):
 
 
 def test_the_methods_that_stream():
-    assert {n for n in fs.recipes.METHODS if RECIPES[n].streams} == {
+    assert {n for n in fs.recipes.METHODS if not RECIPES[n].single} == {
         "fedavg", "fedavgm", "fedadagrad", "fedadam", "fedyogi", "fedprox", "adaptive_fedprox", "scaffold", "moon",
         "fedproc", "fedetf", "ccvr", "awd", "adadecay", "fedprox_fedlaw", "fedadam_fedlaw", "fedadam_flower",
     }  # fmt: skip

@@ -8,6 +8,7 @@ import pytest
 
 import fedstrata as fs
 from fedstrata.decisions import DECISIONS
+from fedstrata.equations import EQUATIONS
 from fedstrata.models import MODELS
 from fedstrata.pages import BEGIN, END, models_page, page, pages, with_decisions, write
 from fedstrata.parse import parse_recipe
@@ -15,6 +16,7 @@ from fedstrata.recipes import METHODS
 from tests.test_papers import ROOT
 
 DOCS = ROOT / "docs"
+SOURCES = ["Where sources are unclear or disagree", "Published tables with it", "References"]
 
 
 def test_the_pages_are_up_to_date():
@@ -45,7 +47,7 @@ def test_the_recipe_on_a_page_is_the_methods(name):
 def test_a_page_has_all_its_sections():
     text = page("fedpbs")
     titles = ["Recipe", "Options", "Parts", "Cost", "What leaves a client", "What it needs"]
-    assert re.findall("^## (.*)$", text, re.M) == [*titles, "Where sources are unclear or disagree", "References"]
+    assert re.findall("^## (.*)$", text, re.M) == [*titles, *SOURCES]
     assert "| `threshold` | `'median'` | a number or 'median' |" in text
     assert "- **loss variance**, from every client the variance of its losses on one mini-batch" in text
     assert "give the experiment some, e.g. proxy = 200" in page("fedlaw")
@@ -80,3 +82,14 @@ def test_pages_are_the_same_in_another_process(tmp_path):
     (tmp_path / "decisions.md").write_text((DOCS / "decisions.md").read_text())
     subprocess.run([sys.executable, "-m", "fedstrata.pages", str(tmp_path)], check=True)
     assert {p.name: p.read_text() for p in (tmp_path / "methods").iterdir()} == pages()
+
+
+def test_equations_belong_to_parts_and_are_shown():
+    assert EQUATIONS.keys() <= vars(fs.parts).keys() | {"OfficialLWS"}
+    assert f"$$\n{EQUATIONS['LWS']}\n$$" in page("fedlws")
+    assert EQUATIONS["LWS"] not in page("fedavg")
+
+
+def test_a_page_links_the_published_tables_that_have_the_method():
+    assert "](../reproductions.md#fedlws-table4)" in page("fedlws")
+    assert "fedlws-table4" not in page("qfedavg")

@@ -107,6 +107,14 @@ def test_a_folder_that_is_not_empty_is_not_overwritten(tmp_path):
     assert [p.name for p in tmp_path.iterdir()] == ["thesis.tex"]
 
 
+def test_what_a_kill_left_of_the_first_file_is_no_obstacle(tmp_path):
+    """Killed while experiment.toml was being written, a run can neither be resumed nor stand in its own way."""
+    (tmp_path / ".experiment.toml.part").write_text("rounds = ")
+    run_into(tmp_path)
+    assert len(read_rounds(tmp_path)) == 3
+    assert not list(tmp_path.glob(".*"))
+
+
 def test_a_run_that_fails_leaves_its_finished_rounds(tmp_path):
     def trip(line):
         if line["round"] == 1:

@@ -291,7 +291,7 @@ def test_bad_replies():
         fs.server_step(R.fedlaw(), w, [good])
     with pytest.raises(NeedError, match="Scaffold needs each client's upload 'dc'"):
         fs.server_step(R.scaffold(), w, [good])
-    with pytest.raises(ModelError, match=r"no buffer 'a\.c' in the model"):
+    with pytest.raises(ModelError, match=r"the model has no buffer 'a\.c'"):
         fs.server_step(R.fedavg(), w, [good], buffers=["a.c"])
 
 

@@ -5,8 +5,9 @@ import threading
 from multiprocessing import get_context
 
 import pytest
+import torch
 
-from fedstrata.threads import pieces, spread
+from fedstrata.threads import allowed, pieces, quiet, spread, threads
 
 
 @pytest.mark.parametrize("count", [1, 2, 5])
@@ -53,3 +54,16 @@ def test_pieces_cover_everything_once(n, count):
     assert [i for a, b in cut for i in range(a, b)] == list(range(n))
     assert len(cut) == min(n, count)
     assert max(b - a for a, b in cut) - min(b - a for a, b in cut) <= 1
+
+
+def test_quiet_leaves_torch_one_thread_and_ours_as_many_as_before():
+    before = torch.get_num_threads()
+    with threads(2):
+        with quiet():
+            assert torch.get_num_threads() == 1
+            assert allowed() == 2
+            with quiet():
+                assert allowed() == 2
+        with quiet(False):
+            assert torch.get_num_threads() == 2
+    assert torch.get_num_threads() == before

@@ -105,6 +105,18 @@ def test_blocks_tile_the_vector_and_never_cross_a_tensor():
     assert fused.Blocks.of(layout, 5) is blocks
 
 
+@pytest.mark.parametrize("count", [1, 8, 28])
+def test_pieces_of_blocks_tile_them_and_have_about_as_many_columns(count: int):
+    layout = Layout.of_tensors({"a.b": torch.zeros(3), "a.c": torch.zeros(2), "a.w": torch.zeros(6_000)})
+    blocks = fused.Blocks.of(layout, 5)
+    pieces = blocks.pieces(count)
+    assert len(pieces) == count
+    assert [i for a, b in pieces for i in range(a, b)] == list(range(len(blocks)))
+    columns = [blocks.end[b - 1] - blocks.begin[a] for a, b in pieces]
+    assert max(columns) - min(columns) <= 2 * 5
+    assert len(fused.Blocks.of(layout, 3_000).pieces(count)) <= 4  # fewer blocks than pieces
+
+
 def test_a_tensor_that_a_client_set_to_zero_has_cosine_one():
     layout = Layout.of_tensors({"a.w": torch.zeros(3), "b.w": torch.zeros(3)})
     old = torch.tensor([0.1, 0.2, 0.3, 1.0, 2.0, 3.0])

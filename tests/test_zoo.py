@@ -11,7 +11,6 @@ from torch import nn
 
 import fedstrata as fs
 from fedstrata.cli import main
-from fedstrata.cli_options import MODEL_HELP
 from fedstrata.errors import DataError, FedstrataError, ModelError, SettingError
 from fedstrata.models import MODELS, model
 from fedstrata.models.base import norm_of
@@ -103,8 +102,11 @@ def test_the_first_four_models_are_what_they_were():
     assert digest.hexdigest()[:16] == "50b35fcad124f847"
 
 
-@pytest.mark.parametrize("name", ALL)
-@pytest.mark.parametrize("method", ["fedavg", "fedlws", "fedlayerwise"])
+@pytest.mark.parametrize(
+    ("method", "name"),
+    [(m, n) for n in MODELS if n not in BIG for m in ("fedavg", "fedlws", "fedlayerwise")]
+    + [pytest.param("fedlayerwise", n, marks=pytest.mark.slow) for n in sorted(BIG)],
+)
 def test_every_model_takes_a_federated_round(name, method):
     sizes = (2, 2) if name in BIG else (5, 3)
     before = small(name)
@@ -318,7 +320,3 @@ def test_the_command_finds_a_model_in_the_folder_it_is_called_from(tmp_path, mon
     assert stop.value.code == 0
     sys.modules.pop("models_here")
     assert 'model = "models_here:make(width=5)"' in (tmp_path / "r/experiment.toml").read_text()
-
-
-def test_the_help_of_run_names_every_model():
-    assert all(name in MODEL_HELP for name in MODELS)

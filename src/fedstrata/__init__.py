@@ -3,30 +3,44 @@
 A round, in the order of the files that make it: `data` and `partition` say who owns what; `clients` makes batches;
 `layout` and `task` turn a model into functions of a flat vector; `core` says what an algorithm is, `parts` and
 `recipes` are the algorithms; `train` is the clients' work, `runtimes` carry it; `server` opens and closes a round;
-`evaluate` and `record` tell how it went. `simulate` plays them all.
+`evaluate` and `record` tell how it went. `simulate` plays them all. `public` has the names that are meant to stay.
 """
 
-from fedstrata import data, models, partition, parts, recipes, testing
-from fedstrata.clients import Clients
-from fedstrata.core import Cohort, Local, Part, Proxy, Recipe, Round, Select, Step, Turn, Weigh
-from fedstrata.errors import FedstrataError
-from fedstrata.experiment import Experiment
-from fedstrata.faults import Faults
-from fedstrata.lab import Advice, Comparison, advise, compare
-from fedstrata.layout import Arrays, Grain, Layout
-from fedstrata.optim import SGD, Adam, AdamW, Training
-from fedstrata.parse import parse_recipe, recipe_text
-from fedstrata.partition import IID, Dirichlet, Partition
-from fedstrata.report import report
-from fedstrata.server_step import Outcome, Reply, server_step
-from fedstrata.simulate import Run, simulate
-from fedstrata.task import Batch, Task
-from fedstrata.version import __version__
+import sys
+from importlib import import_module
+from importlib.util import find_spec
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
-__all__ = [
-    "IID", "SGD", "Adam", "AdamW", "Advice", "Arrays", "Batch", "Clients", "Cohort", "Comparison", "Dirichlet",
-    "Experiment", "Faults", "FedstrataError", "Grain", "Layout", "Local", "Outcome", "Part", "Partition", "Proxy",
-    "Recipe", "Reply", "Round", "Run", "Select", "Step", "Task", "Training", "Turn", "Weigh", "__version__", "advise",
-    "compare", "data", "models", "parse_recipe", "partition", "parts", "recipe_text", "recipes", "report",
-    "server_step", "simulate", "testing",
-]  # fmt: skip
+from fedstrata.version import __version__ as __version__
+
+if TYPE_CHECKING:
+    from fedstrata.public import *  # noqa: F403
+    from fedstrata.public import __all__ as __all__
+
+FUNCTIONS = {"report", "server_step", "simulate"}
+"""Public functions that are called like the modules they are in."""
+
+
+class Package(ModuleType):
+    """Public names and modules come when they are first asked for: `fedstrata --help` need not wait for torch."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_") and name != "__all__":
+            return super().__getattribute__(name)  # which says that there is none
+        if name not in FUNCTIONS and find_spec(f"{__name__}.{name}"):
+            return import_module(f"{__name__}.{name}")
+        public = import_module(f"{__name__}.public")
+        if name != "__all__" and name not in public.__all__:
+            return super().__getattribute__(name)
+        return vars(self).setdefault(name, getattr(public, name))
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if not (name in FUNCTIONS and isinstance(value, ModuleType)):  # to import a module is not to hide its function
+            super().__setattr__(name, value)
+
+    def __dir__(self) -> list[str]:
+        return sorted({*super().__dir__(), *self.__all__})
+
+
+sys.modules[__name__].__class__ = Package

@@ -1,7 +1,6 @@
 """What becomes of running statistics and counters: mixed plainly; only a part that says so does more to them."""
 
-from dataclasses import dataclass, field
-from math import prod
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import torch
@@ -25,32 +24,50 @@ class Buffers:
         """Those of one client."""
         return {n: b[k] for n, b in self.clients.items()} if self.clients else self.old
 
-    def mean(self, weights: Tensor, examples: Tensor) -> Arrays:
-        """The clients' mean in float64: floating-point buffers by these weights, [K], whole numbers by n_k / n."""
+    def mean(self, weights: Tensor, examples: Tensor, rounded: bool = False) -> Arrays:
+        """The clients' mean in float64: floating-point buffers by these weights, [K], whole numbers by n_k / n.
+
+        Rounded, it is in the types that the buffers have: what `settled` makes of it, in fewer steps.
+        """
         if not self.clients:
             return self.old
-        counted = {n for n, b in self.clients.items() if not self.old.get(n, b).is_floating_point()}
-        by_size = examples.double()
-        means = _means({n: b for n, b in self.clients.items() if n not in counted}, weights.double())
-        counts = _means({n: self.clients[n] for n in counted}, by_size, by_size.sum())  # a half stays one
-        return {n: counts[n] if n in counted else means[n] for n in self.clients}
+        by_size, means = examples.double(), {}
+        for (dtype, _), group in self._alike().items():
+            counts = not dtype.is_floating_point
+            share, total = (by_size, by_size.sum()) if counts else (weights.double(), 1.0)  # a half stays one
+            means |= _means(group, share, total, dtype if rounded else torch.float64)
+        return {n: means[n] for n in self.clients}
+
+    def mix(self, weights: Tensor, examples: Tensor) -> "Buffers":
+        """These, with their mean."""
+        return replace(self, mixed=self.mean(weights, examples))
+
+    def _alike(self) -> dict[tuple[torch.dtype, bool], Arrays]:
+        """The clients' buffers by the types that the server's have, single numbers apart."""
+        groups: dict[tuple[torch.dtype, bool], Arrays] = {}
+        for n, b in self.clients.items():
+            groups.setdefault((self.old.get(n, b).dtype, b.dim() == 1), {})[n] = b
+        return groups
 
     def settled(self, values: Arrays) -> Arrays:
         """These values in the types that the buffers have; whole numbers are rounded half to even."""
 
-        def typed(value: Tensor, old: Tensor) -> Tensor:
-            whole = value.is_floating_point() and not old.is_floating_point()
-            return (value.round() if whole else value).to(old.dtype)
-
-        return {n: typed(values[n], old) for n, old in self.old.items()}
+        return {n: _typed(values[n], old.dtype) for n, old in self.old.items()}
 
 
-def _means(buffers: Arrays, weights: Tensor, total: Tensor | float = 1.0) -> Arrays:
-    """sum_k weights_k b_k / total, in float64, of all these at once: a model may have hundreds."""
-    if not buffers:
-        return {}
-    flat = torch.cat([b if b.dim() == 2 else b.reshape(len(weights), -1) for b in buffers.values()], 1)
-    mean = weights @ flat.double() / total
-    shapes = [b.shape[1:] for b in buffers.values()]
-    pieces = mean.split([prod(s) for s in shapes])
-    return {n: p if len(s) == 1 else p.view(s) for n, s, p in zip(buffers, shapes, pieces, strict=True)}
+def _typed(value: Tensor, dtype: torch.dtype) -> Tensor:
+    whole = value.is_floating_point() and not dtype.is_floating_point
+    return (value.round() if whole else value).to(dtype)
+
+
+def _means(buffers: Arrays, weights: Tensor, total: Tensor | float, dtype: torch.dtype) -> Arrays:
+    """sum_k weights_k b_k / total, worked out in float64, of all these at once: a model may have hundreds.
+
+    They are single numbers all or none: BatchNorm's counters, which are quicker to stack than to reshape and join.
+    """
+    given = list(buffers.values())
+    single, k = given[0].dim() == 1, len(weights)
+    flat = torch.stack(given, 1) if single else torch.cat([b if b.dim() == 2 else b.flatten(1) for b in given], 1)
+    mean = _typed(weights @ flat.double() / total, dtype)
+    pieces = mean.unbind() if single else mean.split([b.numel() // k for b in given])
+    return {n: p if b.dim() <= 2 else p.view(b.shape[1:]) for (n, b), p in zip(buffers.items(), pieces, strict=True)}

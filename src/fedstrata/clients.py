@@ -104,6 +104,13 @@ class Clients:
         now = np.cumsum(has) - 1  # where each row is afterwards
         return Clients(self.x[index], self.y[index], Rows(now[r] for r in self.rows))
 
+    def thinned(self, share: float, seed: int) -> "Clients":
+        """Each client with this share of its examples, drawn from the seed, and one at least."""
+        if share == 1.0:
+            return self
+        draws = (rng(seed, "thinned", k).permutation(r) for k, r in enumerate(self.rows))
+        return replace(self, rows=Rows(np.sort(d[: max(1, round(share * len(d)))]) for d in draws))
+
     def to(self, device: torch.device, dtype: torch.dtype) -> "Clients":
         """The same clients on a device, floating-point values in a type."""
         return replace(self, x=cast(self.x, device, dtype), y=cast(self.y, device, dtype))
@@ -131,6 +138,21 @@ class Schedule:
                 flat, lengths, rows = np.concatenate(mine), lengths[: len(mine)], rows[: len(mine)]
                 rows[:] = flat[np.cumsum(lengths) - lengths][:, None]
                 rows[place < lengths[:, None]] = flat
+        return cls(index, count)
+
+    @classmethod
+    def joined(cls, parts: Sequence["Schedule"], offsets: Sequence[int]) -> "Schedule":
+        """The clients of several schedules in one; to the row numbers of each, an offset is added."""
+        shape = tuple(max(p.index.shape[i] for p in parts) for i in (1, 2))
+        index = np.zeros((sum(len(p.index) for p in parts), *shape), dtype=np.int64)
+        count = np.zeros(index.shape[:2], dtype=np.int64)
+        begin = 0
+        for part, offset in zip(parts, offsets, strict=True):
+            k, s, b = part.index.shape
+            index[begin : begin + k, :s] = part.index[:, :, :1] + offset  # padding repeats the batch's own first row
+            index[begin : begin + k, :s, :b] = part.index + offset
+            count[begin : begin + k, :s] = part.count
+            begin += k
         return cls(index, count)
 
     @property

@@ -16,22 +16,32 @@ from rich.progress import (
     TextColumn,
     TimeRemainingColumn,
 )
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from fedstrata.cost import CostCard
 from fedstrata.explain import Explanation
-from fedstrata.lab.many import Job
+from fedstrata.lab.jobs import Job
 from fedstrata.recipes import METHODS
 from fedstrata.report.tables import described
+
+out, err = Console(), Console(stderr=True)
+"""Where commands tell what came out, and how it goes."""
+
+BESIDE, LEAST = 59, 12
+"""Characters that progress takes beside the name of a run, and those that a name has in any case."""
+
+WHOLE = Column(no_wrap=True)
+"""Where the terminal is narrow the bar gives way, not what is beside it."""
 
 
 class Live:
     """Progress that is shown within a block: a line a task, with what is told of it."""
 
     def __init__(self, console: Console, *more: ProgressColumn):
-        columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[told]}")
-        self.progress = Progress(*columns, *more, console=console)
+        name = Column(no_wrap=True, overflow="ellipsis", max_width=max(LEAST, console.width - BESIDE))
+        columns = BarColumn(), MofNCompleteColumn(table_column=WHOLE), TextColumn("{task.fields[told]}")
+        self.progress = Progress(TextColumn("{task.description}", table_column=name), *columns, *more, console=console)
 
     def __enter__(self) -> Self:
         self.progress.start()
@@ -45,7 +55,7 @@ class Watcher(Live):
     """Live progress of some runs: round, accuracy (or loss), seconds a round, time left."""
 
     def __init__(self, console: Console, rounds: Mapping[str, int]):
-        super().__init__(console, TextColumn("left"), TimeRemainingColumn())
+        super().__init__(console, TextColumn("left"), TimeRemainingColumn(table_column=WHOLE))
         self.tasks = {n: self.progress.add_task(n, total=r, start=False, told="") for n, r in rounds.items()}
         self.rounds = rounds
 
@@ -81,6 +91,8 @@ class RunsWatcher(Live):
     def __exit__(self, *error: object) -> None:
         for task in self.going.values():
             self.progress.remove_task(task)
+        if self.progress.tasks[0].total is None:  # nobody knew how many there would be
+            self.progress.update(self.all, total=self.progress.tasks[0].completed)
         super().__exit__(*error)
 
     def told(self, job: Job, line: dict[str, Any] | None) -> None:
@@ -98,6 +110,10 @@ class RunsWatcher(Live):
         score = f"accuracy {100 * seen['accuracy']:5.1f} %" if seen else ""
         done = min(line["round"] + 1, job.experiment.rounds)  # what is done once, at the end, is no round
         self.progress.update(self.going[job.name], completed=done, told=score)
+
+    def expect(self, runs: int) -> None:
+        """So many runs are to come."""
+        self.progress.update(self.all, total=runs)
 
     def say(self, sentence: str) -> None:
         """A sentence above the progress."""

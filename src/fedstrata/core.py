@@ -1,4 +1,4 @@
-"""The vocabulary of a federated algorithm: what each side sees, the four types of parts, the recipe.
+"""The vocabulary of a federated algorithm: the five types of parts, and the recipe; `turns` has what each side sees.
 
 Client hooks see one client (`turn`); server hooks see the cohort (`round`). Server hooks return (result, new state);
 client hooks return (memory, upload); nothing is remembered anywhere else. A part makes new tensors only from tensors
@@ -6,103 +6,27 @@ or the layout that it was given, so that device and type follow by themselves.
 """
 
 from abc import abstractmethod
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, ClassVar, Literal, final
 
 import numpy as np
 from torch import Tensor, nn
 
-from fedstrata.buffers import Buffers
 from fedstrata.errors import REMEDIES, NeedError
-from fedstrata.layout import Arrays, Grain, Layout
+from fedstrata.layout import Arrays, Grain, Layout, State
 from fedstrata.proxy import Proxy
 from fedstrata.task import Batch, Task
+from fedstrata.turns import Cohort, Round, Turn
 from fedstrata.updates import Updates
 from fedstrata.values import Value
 
 if TYPE_CHECKING:
-    from fedstrata.optim import Rate, Training
+    from fedstrata.optim import Training
 
-State = dict[str, Arrays]
-"""Arrays by part: {"local.0": {"c": ...}, "shrink.0": {}}. Checkpointed and sent as they are."""
-
-
-@dataclass(frozen=True)
-class Cohort:
-    """The clients of this round and what the server last heard of each."""
-
-    layout: Layout
-    ids: Tensor  # [K] in rising order
-    stats: Arrays  # last heard: "examples" [K], "labels" [K, C], "loss_variance" [K], ...
-    model: Tensor  # [P] the global model they receive
-    population: int
-    number: int = 0  # of the round, from 0
-    mean_examples: float = 1.0  # over all clients that have any
-
-    def __len__(self) -> int:
-        return len(self.ids)
-
-
-@dataclass(frozen=True)
-class Turn:
-    """One client's turn in a round. No client axis: stacking adds it."""
-
-    task: Task
-    training: "Training"
-    start: Tensor  # [P] the global model it received
-    buffers: Arrays  # the global buffers it received
-    brief: Arrays  # what the server's half of this part sent
-    memory: Arrays  # what this part kept on this client
-    stats: Arrays  # this client's own measurements, taken at `start`
-    lr: "Rate"  # of this round
-    steps: Tensor | int = 0  # local steps taken, known once training ends
-    trained: Arrays = field(default_factory=dict)  # the client's own buffers, known once training ends
-
-
-@dataclass(frozen=True)
-class Round:
-    """What the server holds once the cohort has replied."""
-
-    cohort: Cohort
-    delta: Tensor  # [K, P] local minus global: the one sign convention of the library
-    uploads: Arrays = field(default_factory=dict)  # this part's uploads, each [K, ...]
-    proxy: Proxy | None = None
-    training: "Training | None" = None  # how the clients trained, where that is known
-    lr: float | None = None  # of their steps
-    buffers: Buffers = field(default_factory=Buffers)
-    seed: int = 0  # of the run, for parts that draw
-    notes: Arrays = field(default_factory=dict)  # diagnostics for the report, never read by an algorithm
-    seen: Updates | None = None  # what was worked out of these updates already
-
-    @property
-    def updates(self) -> Updates:
-        """The updates by their norms, angles and distances: whatever several parts ask is worked out once."""
-        cohort, seen = self.cohort, self.seen
-        examples = cohort.stats["examples"]
-        if seen is None or not (seen.delta is self.delta and seen.old is cohort.model and seen.examples is examples):
-            seen = Updates(cohort.layout, self.delta, cohort.model, examples, examples)
-            object.__setattr__(self, "seen", seen)
-        return seen
-
-    @property
-    def layout(self) -> Layout:
-        """Where the layers are."""
-        return self.cohort.layout
-
-    @property
-    def old(self) -> Tensor:
-        """The global model that the cohort started from, [P]."""
-        return self.cohort.model
-
-    @property
-    def share(self) -> Tensor:
-        """p_k = n_k / n over the cohort, [K], in float64."""
-        return self.updates.share
-
-    def note(self, **values: Tensor) -> None:
-        """Keep diagnostics for the report: copies, as the memory of a round may serve the next."""
-        self.notes.update({name: v.detach().clone() for name, v in values.items()})
+__all__ = [
+    "Cohort", "Finish", "Local", "Part", "Proxy", "Recipe", "Round", "Select", "State", "Step", "Turn", "Weigh",
+]  # fmt: skip
 
 
 class Part(Value):
@@ -306,6 +230,11 @@ class Recipe(Value):
         """What its parts ask of the updates."""
         return frozenset().union(*(p.looks for p in self.parts().values()))
 
+    @cached_property
+    def treats(self) -> bool:
+        """Whether a part does more to the clients' buffers than to take their mean."""
+        return any(type(p).treat is not Part.treat for p in self.parts().values())
+
     def locals(self) -> dict[str, Local]:
         """The parts with a client half, by name."""
         return {f"local.{i}": p for i, p in enumerate(self.local)}
@@ -317,13 +246,8 @@ class Recipe(Value):
 
     @property
     def single(self) -> tuple[str, ...]:
-        """The names of those of its parts that must see each client's update by itself."""
+        """Those of its parts that must see each client's update by itself: without any, replies can be merged."""
         return tuple(dict.fromkeys(type(p).__name__ for p in self.parts().values() if not p.additive))
-
-    @property
-    def streams(self) -> bool:
-        """Whether replies can be merged as they come in, so that a round takes memory for a few clients only."""
-        return not self.single
 
     @property
     def told(self) -> frozenset[str]:
@@ -371,7 +295,11 @@ class Recipe(Value):
         round = replace(round, uploads={}, seen=round.seen or self.updates(round.cohort, round.delta))
         weights, state["weigh"] = self.weigh.weights(state["weigh"], round)
         round.note(weights=weights)
-        round = self._mixed(weights, round)
+        by = self.weigh.buffer_weights(weights, round), round.cohort.stats["examples"]
+        if self.treats or round.proxy is not None:  # who look at the mixed buffers
+            round = replace(round, buffers=round.buffers.mix(*by))
+        if round.proxy is not None:
+            round = replace(round, proxy=replace(round.proxy, buffers=round.buffers.settled(round.buffers.mixed)))
         w = self.weigh.mix(weights, round)
         rounds = {name: replace(round, uploads=own) if (own := uploads.get(name)) else round for name in state}
         for name, part in parts.items():
@@ -381,17 +309,15 @@ class Recipe(Value):
                 w, state[name] = part.step(state[name], w, rounds[name])
         for name, part in self.locals().items():
             state[name] = part.settle(state[name], w, rounds[name])
-        buffers = round.buffers.mixed
-        for name, part in parts.items():
-            buffers = part.treat(state[name], buffers, w, rounds[name])
-        return w, round.buffers.settled(buffers), state
+        return w, self._treated(w, rounds, state) if self.treats else round.buffers.mean(*by, rounded=True), state
 
-    def _mixed(self, weights: Tensor, round: Round) -> Round:
-        """The round with the clients' buffers mixed, as the server's data is looked at from here on."""
-        mixed = round.buffers.mean(self.weigh.buffer_weights(weights, round), round.cohort.stats["examples"])
-        buffers = replace(round.buffers, mixed=mixed)
-        proxy = replace(round.proxy, buffers=buffers.settled(mixed)) if round.proxy is not None else None
-        return replace(round, buffers=buffers, proxy=proxy)
+    def _treated(self, w: Tensor, rounds: dict[str, Round], state: State) -> Arrays:
+        """The mixed buffers, as the parts want them."""
+        buffers = rounds["weigh"].buffers
+        values = buffers.mixed
+        for name, part in self.parts().items():
+            values = part.treat(state[name], values, w, rounds[name])
+        return buffers.settled(values)
 
     def shown(self, state: State, model: Tensor) -> Tensor:
         """The model that is evaluated and handed out, [P]."""

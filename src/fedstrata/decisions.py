@@ -229,7 +229,7 @@ DECISIONS = (
         where="FedLWS, experiments",
         conflict="its code trains on 70 % of each client's data and keeps 30 % for validation",
         choice="all of it",
-        option="",
+        option="`--set train_share=0.7`",
         parts=("fedlws", "fedlws_official"),
     ),
     Decision(

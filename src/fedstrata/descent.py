@@ -67,7 +67,7 @@ class Errand:
 class Desk:
     """What the steps of A stacked clients read, and what they change in place."""
 
-    start: Tensor  # [P]
+    start: Tensor  # [P], or [A, P] where clients of several runs share the desk
     lr: Rate
     given: Given  # [A, ...] each
     w: Tensor  # [A, P] changed, as are the next two
@@ -79,7 +79,7 @@ class Desk:
         if active == len(self.w):
             return self
         some = tree_map(lambda v: v[:active], (self.given, self.w, self.buffers, self.optimizer))
-        return Desk(self.start, self.lr, *some)
+        return Desk(self.start if self.start.dim() == 1 else self.start[:active], self.lr, *some)
 
 
 def descend(
@@ -197,8 +197,8 @@ def gradients(fed: Federation, desk: Desk, batch: Arrays) -> tuple[Tensor, Array
     with torch.enable_grad():
         outputs, features, after = fed.task.stacked(named, desk.buffers, batch["x"], mask, batch.get("noise"))
         for name, part in with_hook(fed, "outputs").items():
-            hook = partial(_outputs, fed, name, part, desk)
-            outputs = over_clients(hook, outputs, desk.given)
+            hook = partial(_outputs, fed, name, part, desk.lr)
+            outputs = over_desk(hook, desk, outputs, desk.given)
         losses = _losses(fed.task, outputs, batch["y"])  # [A, B]
         loss = losses.mean(1) if mask is None else (losses * batch["share"]).sum(1)  # [A]
         total = loss.sum()
@@ -207,7 +207,7 @@ def gradients(fed: Federation, desk: Desk, batch: Arrays) -> tuple[Tensor, Array
         seen |= {"outputs": outputs, "loss": loss} | ({"features": features} if features is not None else {})
         w = desk.w.detach().requires_grad_()
         for name, part in penalties.items():
-            total = total + over_clients(partial(_penalty, fed, name, part, desk), w, desk.given, seen).sum()
+            total = total + over_desk(partial(_penalty, fed, name, part, desk.lr), desk, w, desk.given, seen).sum()
         *pieces, direct = torch.autograd.grad(total, [*leaves.values(), w], allow_unused=True)
     found = [torch.zeros_like(v) if g is None else g for v, g in zip(leaves.values(), pieces, strict=True)]
     gradient = torch.cat([g.reshape(len(g), -1) for g in found], 1)
@@ -232,6 +232,13 @@ def over_clients(f: Callable[..., Any], *args: Any) -> Any:
     if k > 1:
         return vmap(f, randomness="different")(*args)
     return tree_map(lambda v: v[None], f(*tree_map(lambda v: v[0], args)))
+
+
+def over_desk(f: Callable[..., Any], desk: Desk, *args: Any) -> Any:
+    """f(start, ...) for each client of a desk: one start for all, or each client's own."""
+    if desk.start.dim() == 1:
+        return over_clients(partial(f, desk.start), *args)
+    return over_clients(f, desk.start, *args)
 
 
 def turn_of(fed: Federation, name: str, start: Tensor, given: Given, lr: Rate, **end: Any) -> Turn:
@@ -265,12 +272,14 @@ def _begin(fed: Federation, start: Tensor, lr: float, given: Given) -> Tensor:
     return w
 
 
-def _outputs(fed: Federation, name: str, part: Local, desk: Desk, outputs: Tensor, given: Given) -> Tensor:
-    return part.outputs(outputs, turn_of(fed, name, desk.start, given, desk.lr))
+def _outputs(fed: Federation, name: str, part: Local, lr: Rate, start: Tensor, outputs: Tensor, given: Given) -> Tensor:
+    return part.outputs(outputs, turn_of(fed, name, start, given, lr))
 
 
-def _penalty(fed: Federation, name: str, part: Local, desk: Desk, w: Tensor, given: Given, seen: Arrays) -> Tensor:
-    return torch.as_tensor(part.penalty(w, turn_of(fed, name, desk.start, given, desk.lr), Batch(**seen)))
+def _penalty(
+    fed: Federation, name: str, part: Local, lr: Rate, start: Tensor, w: Tensor, given: Given, seen: Arrays
+) -> Tensor:
+    return torch.as_tensor(part.penalty(w, turn_of(fed, name, start, given, lr), Batch(**seen)))
 
 
 def _corrected(fed: Federation, name: str, part: Local, gradient: Tensor, desk: Desk) -> Tensor:
@@ -281,10 +290,10 @@ def _corrected(fed: Federation, name: str, part: Local, gradient: Tensor, desk: 
         given = tree_map(lambda v: v[:, None] if v.dim() == 1 else v, desk.given)
         return part.correct(gradient, desk.w, turn_of(fed, name, desk.start, given, desk.lr))
 
-    def alone(gradient: Tensor, w: Tensor, given: Given) -> Tensor:
-        return part.correct(gradient, w, turn_of(fed, name, desk.start, given, desk.lr))
+    def alone(start: Tensor, gradient: Tensor, w: Tensor, given: Given) -> Tensor:
+        return part.correct(gradient, w, turn_of(fed, name, start, given, desk.lr))
 
-    return over_clients(alone, gradient, desk.w, desk.given)
+    return over_desk(alone, desk, gradient, desk.w, desk.given)
 
 
 def _changes(fed: Federation, ids: Sequence[int], number: int, schedule: Schedule) -> Tensor | None:

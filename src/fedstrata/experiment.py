@@ -34,6 +34,7 @@ class Experiment(Plan):
     label: str = "label"  # the column of the labels in such a file, and that of the clients
     client: str = "client"
     val: float | None = None  # this share of the training examples is set aside to validate on
+    train_share: float = 1.0  # of its examples, each client trains on this share; the others it holds back
     partition: Partition | None = None  # by client where a file of one's own says whose examples they are; else SPLIT
     model: str = "mlp"
     training: Training = field(default_factory=lambda: SGD(lr=0.1, batch=20, epochs=4))
@@ -44,7 +45,8 @@ class Experiment(Plan):
 
     def validate(self) -> None:
         super().validate()
-        check(self.val is None or 0 < self.val < 1, f"val must be a share in (0, 1); got {self.val}")
+        check(self.val is None or 0 < self.val < 1, f"val must be in (0, 1); got {self.val}")
+        check(0 < self.train_share <= 1, f"train_share must be in (0, 1]; got {self.train_share}")
         check(self.proxy is None or self.proxy >= 1, f"proxy must be at least 1; got {self.proxy}")
         check(0 < self.proxy_tail <= 1, f"proxy_tail must be in (0, 1]; got {self.proxy_tail}")
 
@@ -103,7 +105,7 @@ class Experiment(Plan):
         data = data or self.dataset()
         partition = self.settled(data).partition
         assert partition is not None
-        return partition.split(*data.train, seed=self.seed, owner=data.owner)
+        return partition.split(*data.train, seed=self.seed, owner=data.owner).thinned(self.train_share, self.seed)
 
     def run(
         self,

@@ -48,11 +48,11 @@ class Faults(Value):
 
     def validate(self) -> None:
         for name, chance in self.chances.items():
-            check(0 <= chance <= 1, f"Faults.{name} is a chance, from 0 to 1; got {chance}")
+            check(0 <= chance <= 1, f"Faults.{name} must be a chance in [0, 1]; got {chance}")
         for name, share in self.attacks.items():
-            check(0 <= share <= 1, f"Faults.{name} is a share of the clients, from 0 to 1; got {share}")
+            check(0 <= share <= 1, f"Faults.{name} must be a share of the clients in [0, 1]; got {share}")
         share, total = self.straggle_share, sum(self.attacks.values())
-        check(0 < share <= 1, f"Faults.straggle_share must be above 0 and at most 1; got {share}")
+        check(0 < share <= 1, f"Faults.straggle_share must be in (0, 1]; got {share}")
         check(total < 1 + 1e-9, f"sign_flip, scale and label_flip add up to {total:g} of the clients; 1 is all of them")
 
 

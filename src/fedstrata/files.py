@@ -24,6 +24,9 @@ KINDS = {
 }  # fmt: skip
 """What safetensors calls the types."""
 
+PART = ".{}.part"
+"""What a file is called while it is written."""
+
 
 @dataclass(frozen=True)
 class Pieces:
@@ -44,10 +47,25 @@ class Pieces:
         return torch.Size(self.shape).numel() * self.dtype.itemsize
 
 
+def make_folder(path: str | Path, empty: bool = False) -> Path:
+    """A folder, made with those above it unless it is there; one that must be empty, and is not, is refused.
+
+    What `replacing` leaves behind where it is killed does not count.
+    """
+    path = Path(path)
+    try:
+        if empty and path.exists() and not (path.is_dir() and all(p.match(PART.format("*")) for p in path.iterdir())):
+            raise DataError(f"{path} is not an empty folder; give another one, or remove it first")
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as e:
+        raise DataError(f"the folder {path} cannot be made: {e.strerror or e}") from None
+    return path
+
+
 @contextmanager
 def replacing(path: Path) -> Iterator[BinaryIO]:
     """A file that takes the place of this one when the block ends: written under another name, synced, renamed."""
-    other = path.with_name(f".{path.name}.part")
+    other = path.with_name(PART.format(path.name))
     try:
         with other.open("wb") as f:
             yield f

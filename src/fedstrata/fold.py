@@ -15,12 +15,16 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fedstrata.batchnorm import heed_masks
+from fedstrata.patches import PatchConv
 
 CONVOLUTIONS: dict[type[nn.Module], Callable[..., Tensor]] = {
     nn.Conv1d: F.conv1d,
     nn.Conv2d: F.conv2d,
     nn.Conv3d: F.conv3d,
 }
+
+FEW = 3
+"""Channels up to which a GPU multiplies matrices of patches instead: cuDNN would take one client after another."""
 
 NARROW = 32
 """Outputs below which a linear layer is turned round."""
@@ -101,10 +105,18 @@ def _convolution(self: Any, x: Tensor) -> Tensor:
         return conv(x, self.weight, self.bias, self.stride, self.padding, self.dilation, self.groups)
     weight, bias = own
     k = len(weight)
+    if x.is_cuda and _has_few_channels(self, weight):
+        out = PatchConv.apply(x, weight, self.stride, self.padding, self.dilation)
+        return out if bias is None else out + bias.repeat(len(x) // k, 1)[:, :, None, None]
     side = x.reshape(-1, k * x.shape[1], *x.shape[2:])  # [B, K C, ...]
     flat = weight.flatten(0, 1), None if bias is None else bias.flatten()
     out = conv(side, *flat, self.stride, self.padding, self.dilation, k * self.groups)
     return out.reshape(-1, out.shape[1] // k, *out.shape[2:])
+
+
+def _has_few_channels(self: Any, weight: Tensor) -> bool:
+    """Whether these are pictures of few channels; padding by name is left to torch."""
+    return weight.dim() == 5 and weight.shape[2] <= FEW and self.groups == 1 and not isinstance(self.padding, str)
 
 
 def _scaled(x: Tensor, scale: Tensor, shift: Tensor | None, last: bool) -> Tensor:

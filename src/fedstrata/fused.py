@@ -6,8 +6,9 @@ float64 and for small matrices, torch does the same in more passes.
 
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from torch import Tensor
 
 from fedstrata import memory
 from fedstrata.layout import Layout
-from fedstrata.threads import pieces, spread
+from fedstrata.threads import allowed, spread
 
 Array = NDArray[Any]
 
@@ -69,6 +70,7 @@ class Blocks:
 
     begin: Array
     end: Array
+    memo: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.begin)
@@ -92,32 +94,42 @@ class Blocks:
             made = layout.memo["owners", len(self)] = np.searchsorted(ends, self.begin, side="right")
         return made
 
+    def pieces(self, count: int) -> list[tuple[int, int]]:
+        """Where about so many pieces of the blocks begin and end: about as many columns in each."""
+        if count not in self.memo:
+            cuts = np.unique(np.searchsorted(self.begin, self.end[-1] * np.arange(count + 1) // count))
+            self.memo[count] = list(pairwise(cuts.tolist()))
+        return self.memo[count]
+
 
 @dataclass(frozen=True)
 class Sums:
     """What a pass has added up, block by block, in float64."""
 
     blocks: Blocks
-    first: int  # of the references that clients were compared with
+    kinds: Array  # [3] what was asked for by reference
     rows: Array  # [3, N, 2, K] by reference: |delta_k|^2, and the product with it or the squared distance to it
     sizes: Array  # [N, 5] |reference|^2 of each, |old|^2, |average - old|^2
+    memo: dict[int, tuple[Array, Array]] = field(default_factory=dict)
+
+    @property
+    def first(self) -> int:
+        """Of the references that clients were compared with."""
+        return int(self.kinds.nonzero()[0][0])
 
     def finite(self) -> bool:
         """Whether no |delta_k|^2 is NaN or infinite."""
         return bool(np.isfinite(self.rows[self.first, :, 0].sum()))
 
-    def of_clients(self, reference: int, which: int, layout: Layout) -> Tensor:
-        """[K, L]."""
-        return self._at(self.rows[reference, :, which], layout)
-
-    def of_vector(self, which: int, layout: Layout) -> Tensor:
-        """[L]."""
-        return self._at(self.sizes[:, which : which + 1], layout)[0]
-
-    def _at(self, blocks: Array, layout: Layout) -> Tensor:
-        total = np.empty((blocks.shape[1], layout.depth))
-        kernels().gather(blocks, self.blocks.owners(layout), total)
-        return torch.from_numpy(total)
+    def at(self, layout: Layout) -> tuple[Array, Array]:
+        """The sums of each layer, of clients [3, 2, K, L] and of vectors [5, L]; at a grain they are added up once."""
+        if layout.depth not in self.memo:
+            of_clients = np.empty((3, 2, self.rows.shape[-1], layout.depth))
+            of_vectors = np.empty((5, layout.depth))
+            given = self.rows, self.sizes, self.kinds, self.blocks.owners(layout)
+            kernels().gather(*given, of_clients, of_vectors)
+            self.memo[layout.depth] = of_clients, of_vectors
+        return self.memo[layout.depth]
 
 
 def look(
@@ -130,14 +142,14 @@ def look(
     x, loops, k = delta.numpy(), kernels(), len(delta)
     width = max(128, LOOK // (k * x.itemsize) // 64 * 64)
     blocks = Blocks.of(layout, min(width, STREAM // x.itemsize))
-    both = np.stack([_padded(weights.numpy(), x.dtype), _padded(np.ones(k), x.dtype)])
-    scale = np.array([1, 1 / k, -1])
+    both, scale = _padded(np.ones((2, k)), x.dtype), np.array([1, 1 / k, -1])
+    both[0, :k] = weights.numpy()
     asked = np.array([getattr(loops, kinds.get(q, "NOTHING")) for q in range(3)])
     rows = memory.array(3 * len(blocks) * 2 * k, np.float64).reshape(3, len(blocks), 2, k)
     sizes, out = np.empty((len(blocks), 5)), vector_like(old) if writes else old
     given = x, old.numpy(), both, scale, asked, writes, blocks.begin, blocks.end
-    _run(loops.look, len(blocks), x.size, *given, rows, sizes, out.numpy())
-    return Sums(blocks, min(kinds), rows, sizes), out
+    _run(loops.look, blocks, x.size, *given, rows, sizes, out.numpy())
+    return Sums(blocks, asked, rows, sizes), out
 
 
 def mix(layout: Layout, delta: Tensor, old: Tensor, weights: Tensor, keep: Tensor) -> Tensor:
@@ -146,7 +158,7 @@ def mix(layout: Layout, delta: Tensor, old: Tensor, weights: Tensor, keep: Tenso
     blocks = Blocks.of(layout, STREAM // x.itemsize)
     scalars = _padded(weights.numpy().T, x.dtype), keep.numpy().astype(x.dtype)
     where = blocks.begin, blocks.end, blocks.owners(layout)
-    _run(kernels().mix, len(blocks), x.size, x, old.numpy(), *scalars, *where, out.numpy())
+    _run(kernels().mix, blocks, x.size, x, old.numpy(), *scalars, *where, out.numpy())
     return out
 
 
@@ -156,7 +168,7 @@ def blend(layout: Layout, a: Tensor, x: Tensor, b: Tensor, y: Tensor) -> Tensor:
     blocks = Blocks.of(layout, STREAM // dtype.itemsize)
     scalars = a.numpy().astype(dtype), b.numpy().astype(dtype)
     where = blocks.begin, blocks.end, blocks.owners(layout)
-    _run(kernels().blend, len(blocks), len(x), x.numpy(), y.numpy(), *scalars, *where, out.numpy())
+    _run(kernels().blend, blocks, len(x), x.numpy(), y.numpy(), *scalars, *where, out.numpy())
     return out
 
 
@@ -164,8 +176,15 @@ def square(layout: Layout, x: Tensor) -> float:
     """|x|^2, in float64."""
     blocks = Blocks.of(layout, STREAM // x.element_size())
     out = np.empty(len(blocks))
-    _run(kernels().square, len(blocks), len(x), x.numpy(), blocks.begin, blocks.end, out)
+    _run(kernels().square, blocks, len(x), x.numpy(), blocks.begin, blocks.end, out)
     return float(out.sum())
+
+
+def cosine(dots: Array, squares: Array, size: Array, when_zero: float) -> Tensor:
+    """From <x, y> and |x|^2, [K, L], and |y|^2, [L]: [K, L], clipped to [-1, 1]."""
+    out = np.empty_like(squares)
+    kernels().cosine(dots, squares, size, when_zero, out)
+    return torch.from_numpy(out)
 
 
 def vector_like(old: Tensor) -> Tensor:
@@ -181,7 +200,7 @@ def _padded(weights: Array, dtype: Any) -> Array:
     return wide
 
 
-def _run(loop: Callable[..., None], n: int, numbers: int, *args: Any) -> None:
-    """Blocks 0 to n of a loop, by as many threads as torch has and as pay; who is done early takes the next piece."""
-    threads = max(1, min(torch.get_num_threads(), n, numbers // SHARE))
-    spread(lambda piece: loop(*args, *piece), pieces(n, 4 * threads if threads > 1 else 1), threads)
+def _run(loop: Callable[..., None], blocks: Blocks, numbers: int, *args: Any) -> None:
+    """A loop over all blocks, by as many threads as may and as pay; who is done early takes the next piece."""
+    threads = max(1, min(allowed(), len(blocks), numbers // SHARE))
+    spread(lambda piece: loop(*args, *piece), blocks.pieces(4 * threads if threads > 1 else 1), threads)

@@ -98,7 +98,8 @@ class Captured:
 
     def __call__(self, desk: Desk, feed: Feed) -> None:
         """All local steps; what the desk has is changed in place."""
-        self.stream.wait_stream(torch.cuda.current_stream())
+        here = torch.cuda.current_stream(self.stream.device)  # which need not be the first of several GPUs
+        self.stream.wait_stream(here)
         with torch.cuda.stream(self.stream):
             place, plate = self._laid(desk, feed)
             schedule, batch = feed.schedule, plate.rows.shape[1]
@@ -108,7 +109,7 @@ class Captured:
                 self._step(place, plate, self._size(count), masked)
                 following = active[step + 1] if step + 1 < len(active) else 0
                 _finished(place, desk, following, count)
-        torch.cuda.current_stream().wait_stream(self.stream)
+        here.wait_stream(self.stream)
 
     def _laid(self, desk: Desk, feed: Feed) -> tuple[Desk, Plate]:
         """The round's start and batches in the buffers that stay."""
@@ -119,8 +120,11 @@ class Captured:
             self.desk, self.plate = Desk(torch.empty_like(desk.start), lr, *own), Plate.of(self.fed, k)
             self.graphs, self.steps = {}, {}
         assert isinstance(self.desk.lr, Tensor)
-        self.desk.start.copy_(desk.start)
         self.desk.lr.fill_(desk.lr)
+        if desk.start.dim() == 1:
+            self.desk.start.copy_(desk.start)
+        else:
+            self.desk.start[:k].copy_(desk.start)
         for kept, new in zip(_leaves(self.desk), _leaves(desk), strict=True):
             kept[:k].copy_(new)
         self.plate.load(feed)
@@ -209,7 +213,7 @@ def _leaves(desk: Desk) -> list[Tensor]:
 
 def _shapes(desk: Desk) -> Sequence[Any]:
     leaves, form = tree_flatten((desk.given, desk.w, desk.buffers, desk.optimizer))
-    return [form, *((v.shape[1:], v.dtype) for v in leaves)]
+    return [form, desk.start.dim(), *((v.shape[1:], v.dtype) for v in leaves)]
 
 
 def _finished(place: Desk, desk: Desk, first: int, end: int) -> None:

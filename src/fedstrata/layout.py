@@ -15,6 +15,9 @@ from fedstrata.errors import ModelError, near
 Arrays = dict[str, Tensor]
 """All state, briefs, memories and uploads: named tensors and nothing else."""
 
+State = dict[str, Arrays]
+"""Arrays by part: {"local.0": {"c": ...}, "shrink.0": {}}. Checkpointed and sent as they are."""
+
 Grain = Literal["tensor", "layer", "model"]
 """How finely the flat vector is cut: every tensor, every module's tensors together, or not at all."""
 

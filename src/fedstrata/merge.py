@@ -15,14 +15,14 @@ def merged(recipe: Recipe, server: Server, cohort: Cohort, replies: Replies) -> 
 
     Merged replies can be joined, closed over, and merged again. What single clients measured is not kept.
     """
-    if not recipe.streams:
+    if recipe.single:
         raise SettingError(
             f"{' and '.join(recipe.single)} must see each client's update by itself, so the updates of all "
             f"{len(cohort)} clients of a round have to fit into memory; choose fewer clients a round"
         )
     some = answered(cohort, replies)
     n, mass = some.stats["examples"].double(), recipe.weigh.mass(some.stats)
-    assert mass is not None  # as it streams
+    assert mass is not None  # where no part must see single clients, weighing is by masses
     weights, by_size = (_scaled(v) for v in (mass.double(), n))
     updates = recipe.updates(some, replies.delta)
     mean = updates.mix(weights[:, None], "model", keep=torch.zeros_like(weights[:1]))  # [P]

@@ -4,13 +4,15 @@ import inspect
 import sys
 from collections.abc import Iterable
 from dataclasses import fields
+from functools import cache
 from inspect import cleandoc
 from pathlib import Path
 from typing import Literal, get_args, get_origin
 
-from fedstrata.core import Recipe
+from fedstrata.core import Part, Recipe
 from fedstrata.cost import REVEALED, CostCard
 from fedstrata.decisions import DECISIONS, Decision
+from fedstrata.equations import EQUATIONS
 from fedstrata.errors import REMEDIES, DataError
 from fedstrata.explain import Explanation, explain
 from fedstrata.models import MODELS, model
@@ -18,6 +20,7 @@ from fedstrata.models.zoo import options_of
 from fedstrata.parse import recipe_text
 from fedstrata.recipes import METHODS
 from fedstrata.report.tables import described
+from fedstrata.reproduce.plan import find, read
 from fedstrata.values import in_words
 
 HEAD = "<!-- Written by `make pages` from the code: change it there. -->"
@@ -31,7 +34,10 @@ INDEX = f"""\
 Every method is a recipe of parts, and every part goes with every other: a further slot is given by keyword, as in
 `fedprox(mu=0.1, select=Sample(k=10))`, or by a sum in text, as in `fedprox(mu=0.1) + lws(beta=0.1)`. The pages say what
 is in a method, its options, its costs, where its sources disagree, and whom to cite. `fedstrata explain METHOD` and
-`fedstrata cite METHOD` say the same of any combination.
+`fedstrata cite METHOD` say the same of any combination. [How to choose a method](../choose.md) has evidence.
+
+*Sent* is what goes to a client and back in a round, *kept* what it remembers until its next turn, both in times the
+model; 2.0 and 0.0 are FedAvg's. *Needs* is what the experiment must offer or clients must tell.
 
 {{table}}
 
@@ -79,11 +85,16 @@ def pages() -> dict[str, str]:
 
 def index() -> str:
     """All methods in one table."""
-    rows = [
-        (f"[`{name}`]({name}.md)", *(said.rstrip(".") for said in described(make)), ", ".join(sorted(make().needs)))
-        for name, make in METHODS.items()
-    ]
-    return INDEX.format(table=_table(("method", "what it adds", "paper", "needs"), rows))
+    head = "method", "what it adds", "paper", "needs", "sent", "kept"
+    return INDEX.format(table=_table(head, map(_method, METHODS)))
+
+
+def _method(name: str) -> tuple[str, ...]:
+    """A method's row: sent is a round, both ways, and kept is on a client, both in times the model."""
+    make, card = METHODS[name], explain(name).cost
+    sizes = (f"{size / card.model:.1f}" for size in (card.down + card.up, card.memory))
+    said = (text.rstrip(".") for text in described(make))
+    return f"[`{name}`]({name}.md)", *said, ", ".join(sorted(make().needs)), *sizes
 
 
 def page(name: str) -> str:
@@ -98,6 +109,7 @@ def page(name: str) -> str:
         "What leaves a client": "\n".join(f"- {what}" for what in e.cost.leaves),
         "What it needs": _needs(e.recipe),
         "Where sources are unclear or disagree": _decisions(e.decisions),
+        "Published tables with it": _results(e.recipe),
         "References": _fenced("bibtex", "\n\n".join(e.references)),
     }
     told = [f"## {title}\n\n{text}" for title, text in sections.items() if text]
@@ -163,11 +175,31 @@ def _options(name: str) -> str:
 
 
 def _parts(recipe: Recipe) -> str:
-    told = [
-        f"**{slot.partition('.')[0]}** `{part!r}`\n\n{_fenced('text', cleandoc(type(part).__doc__ or ''))}"
-        for slot, part in recipe.parts().items()
-    ]
+    told: list[str] = []
+    for slot, part in recipe.parts().items():
+        equation = EQUATIONS.get(type(part).__name__)
+        told += [f"**{slot.partition('.')[0]}** `{part!r}`", *([f"$$\n{equation}\n$$"] if equation else [])]
+        told += [_fenced("text", cleandoc(type(part).__doc__ or ""))]
     return "\n\n".join(told)
+
+
+@cache
+def _tables() -> dict[str, tuple[str, set[tuple[type[Part], ...]]]]:
+    """Every published table: where it is from, and the kinds of parts of each of its rows."""
+    found = {name: read(name) for name in find()}
+    return {n: (f"{t.place}: {t.title}", {_kinds(c.experiment(0).recipe) for c in t.cells}) for n, t in found.items()}
+
+
+def _kinds(recipe: Recipe) -> tuple[type[Part], ...]:
+    """Of its parts, but for who is selected."""
+    return tuple(type(p) for slot, p in recipe.parts().items() if slot != "select")
+
+
+def _results(recipe: Recipe) -> str:
+    """The published tables that have this method among their rows."""
+    kinds = _kinds(recipe)
+    mine = {name: said for name, (said, rows) in _tables().items() if kinds in rows}
+    return "\n".join(f"- [{name}](../reproductions.md#{name}), {said}" for name, said in mine.items())
 
 
 def _cost(card: CostCard, e: Explanation) -> str:

@@ -28,14 +28,14 @@ from fedstrata import toml
 from fedstrata.checkpoint import newest, newest_number, restored, save
 from fedstrata.core import Recipe
 from fedstrata.errors import DataError, SettingError
-from fedstrata.files import Pieces, checksum, replacing, sync, told, write, write_tensors
+from fedstrata.files import PART, Pieces, checksum, make_folder, replacing, sync, told, write, write_tensors
 from fedstrata.layout import Arrays, Layout
 from fedstrata.parse import load_outside
 from fedstrata.runtimes import Vault
 from fedstrata.server import Server
 from fedstrata.version import __version__
 
-MAY_CHANGE = {"rounds", "checkpoint", "engine", "chunk", "workers", "memory", "made_in_python"}
+MAY_CHANGE = {"rounds", "checkpoint", "engine", "chunk", "workers", "memory", "ray_address", "made_in_python"}
 """Settings that a run may be gone on with changed."""
 
 
@@ -55,12 +55,7 @@ class Recorder:
         """Make the folder, which must be new or empty, if there is to be one."""
         if self.folder is None:
             return
-        if self.folder.exists() and (not self.folder.is_dir() or any(self.folder.iterdir())):
-            raise DataError(f"{self.folder} is not an empty folder; give another one, or remove it first")
-        try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-        except OSError as e:
-            raise DataError(f"the folder {self.folder} cannot be made: {e.strerror or e}") from None
+        make_folder(self.folder, empty=True)
         with self._told("the experiment"):
             write(self.folder / "experiment.toml", toml.dumps(self.settings))
             self._complete()
@@ -72,7 +67,7 @@ class Recorder:
         if not (self.folder / "experiment.toml").exists():
             raise DataError(f"{self.folder} has no experiment.toml, so there is nothing to resume; start it anew")
         _same(self.settings, tomllib.loads((self.folder / "experiment.toml").read_text("utf-8")), self.folder)
-        for part in self.folder.rglob(".*.part"):
+        for part in self.folder.rglob(PART.format("*")):
             part.unlink()
         (self.folder / "notes.npz").unlink(missing_ok=True)  # of a run that ended with an error
         found = newest(self.folder / "checkpoint", self.folder)

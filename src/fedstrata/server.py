@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from math import ceil
 from typing import Literal
 
 import numpy as np
@@ -15,6 +16,7 @@ from fedstrata.errors import DataError, NotFiniteError
 from fedstrata.layout import Arrays, Layout
 from fedstrata.optim import Training
 from fedstrata.tables import finite_rows
+from fedstrata.threads import quiet
 from fedstrata.updates import Updates
 
 OnNonFinite = Literal["drop", "raise"]
@@ -50,6 +52,7 @@ class Replies:
     uploads: State = field(default_factory=dict)
     stats: Arrays = field(default_factory=dict)  # what they measured
     seen: Updates | None = None  # what was worked out of the updates already
+    left_out: tuple[int, ...] = ()  # who sent NaN or infinity, where that was seen on the way
 
     def usable(self) -> Tensor:
         """Which clients sent only finite numbers, [K]."""
@@ -64,7 +67,7 @@ class Replies:
         if bool(keep.all()):
             return self
         parts = self.ids, self.delta, self.buffers, self.uploads, self.stats
-        return Replies(*tree_map(lambda v: v[keep], parts))
+        return Replies(*tree_map(lambda v: v[keep], parts), left_out=self.left_out)
 
 
 def has_data(stats: Arrays) -> Tensor:
@@ -72,11 +75,24 @@ def has_data(stats: Arrays) -> Tensor:
     return (stats["examples"] > 0).nonzero().flatten().cpu()
 
 
-def open_round(recipe: Recipe, server: Server, rng: np.random.Generator, ask: Ask) -> tuple[Server, Cohort, State]:
-    """Choose the cohort and write its briefs. Clients without data are never chosen."""
+def open_round(
+    recipe: Recipe,
+    server: Server,
+    rng: np.random.Generator,
+    ask: Ask,
+    present: Tensor | None = None,
+    spare: float = 0.0,
+) -> tuple[Server, Cohort, State]:
+    """Choose the cohort and write its briefs. Clients without data are never chosen.
+
+    Where `present`, [N], says so, only those are chosen that are there; `spare` is the share of clients that are asked
+    beyond those whom the selection wants.
+    """
     pool = has_data(server.stats)
+    pool = pool if present is None else pool[present[pool]]
     heard = server.stats | _asked(server, recipe.select.asks, pool, ask)
     chosen, memory = recipe.select.pick(server.state["select"], _at(heard, pool), rng)
+    chosen = _with_more(chosen, len(pool), spare, rng) if spare else chosen
     ids = pool[chosen].sort().values
     heard = heard | _asked(server, recipe.briefing - recipe.select.asks, ids, ask)
     server = replace(server, state=server.state | {"select": memory})
@@ -100,11 +116,10 @@ def screen(
     """
     if recipe is not None and cohort is not None and len(replies.ids):
         replies = replace(replies, seen=recipe.updates(answered(cohort, replies), replies.delta))
-    good = replies.usable()
-    if bool(good.all()):
-        return replies, []
-    bad = replies.ids[~good].tolist()
-    if on_nonfinite == "raise":
+    with quiet(replies.seen is not None and replies.seen.fused):
+        good = replies.usable()
+    bad = sorted([*replies.left_out, *replies.ids[~good].tolist()])
+    if bad and on_nonfinite == "raise":
         raise NotFiniteError(f"round {number}: {clients_in_words(bad)} returned values that are NaN or infinite")
     return replies.only(good), bad
 
@@ -132,10 +147,12 @@ def close_round(
     seen = replies.seen or recipe.updates(cohort, replies.delta)
     round = Round(cohort, replies.delta, proxy=proxy, training=training, lr=lr, buffers=sent, seed=seed, seen=seen)
     single = "clients" not in replies.stats
-    if single:
-        round.note(drift=round.updates.norm("layer"))  # [K, L]
-    model, after, state = recipe.aggregate(server.state, round, replies.uploads)
-    if not round.updates.sound(model):
+    with quiet(seen.fused and proxy is None):  # the passes over [K, P] share out their work by themselves
+        if single:
+            round.note(drift=seen.norm("layer"))  # [K, L]
+        model, after, state = recipe.aggregate(server.state, round, replies.uploads)
+        sound = seen.sound(model)
+    if not sound:
         raise NotFiniteError(
             f"round {cohort.number}: the server's step gave a model with NaN or infinite values, though every client's "
             "reply was finite; lower the learning rate or the strength of the correction"
@@ -159,6 +176,12 @@ def answered(cohort: Cohort, replies: Replies) -> Cohort:
 def clients_in_words(ids: Sequence[int]) -> str:
     """These clients in words."""
     return f"client {ids[0]}" if len(ids) == 1 else f"clients {', '.join(map(str, ids))}"
+
+
+def _with_more(chosen: Tensor, count: int, spare: float, rng: np.random.Generator) -> Tensor:
+    """These positions and, at random, this share more of the others."""
+    others = np.setdiff1d(np.arange(count), chosen.numpy())
+    return torch.cat([chosen, torch.from_numpy(rng.permutation(others)[: ceil(spare * len(chosen))])])
 
 
 def _asked(server: Server, names: frozenset[str], ids: Tensor, ask: Ask) -> Arrays:

@@ -63,21 +63,37 @@ def server_step(
     trained, kept = _cut(named, buffers)
     layout = Layout.of_tensors(trained, named)
     ordered = sorted(replies, key=lambda r: r.client)
-    seen = int(state["server"]["population"]) if state else 0
-    table = max([seen, population or 0, *(r.client + 1 for r in ordered)])
-    parts = {n: s for n, s in state.items() if n != "server"} if state else recipe.init(layout, population or table)
-    number = int(state["server"]["round"]) if state else 0
-    w = layout.flatten(trained)
-    server = Server(layout, w, kept, parts, {"examples": torch.zeros(table, dtype=torch.float64)}, number)
-    heard = _heard(recipe, layout, w, kept, ordered)
-    cohort = Cohort(layout, heard.ids, heard.stats, w, population or table, number)
+    server = _begun(recipe, layout, layout.flatten(trained), kept, ordered, state, population)
+    heard = _heard(recipe, layout, server.model, kept, ordered)
+    size, number = population or server.population, server.number
+    cohort = Cohort(layout, heard.ids, heard.stats, server.model, size, number)
     usable, dropped = _counted(*screen(heard, number, on_nonfinite, recipe, cohort)) if ordered else (heard, [])
     server, notes = close_round(recipe, server, cohort, usable, proxy, lr=lr, seed=seed)
-    whole = layout.unflatten(server.model) | server.buffers
+    memory = {"population": torch.tensor(server.population), "round": torch.tensor(server.number)}
+    return Outcome(_back(model, server), server.state | {"server": memory}, notes, layout.layers, dropped)
+
+
+def _begun(
+    recipe: Recipe,
+    layout: Layout,
+    w: Tensor,
+    kept: Arrays,
+    replies: Sequence[Reply],
+    state: State | None,
+    population: int | None,
+) -> Server:
+    """The server before the round: as the last one left it, with room for every client seen so far."""
+    seen, number = (int(state["server"][n]) for n in ("population", "round")) if state else (0, 0)
+    table = max([seen, population or 0, *(r.client + 1 for r in replies)])
+    parts = {n: s for n, s in state.items() if n != "server"} if state else recipe.init(layout, population or table)
+    return Server(layout, w, kept, parts, {"examples": torch.zeros(table, dtype=torch.float64)}, number)
+
+
+def _back(model: Mapping[str, Any], server: Server) -> dict[str, Any]:
+    """The server's model under the names, and as the kinds of arrays, that were given."""
+    whole = server.layout.unflatten(server.model) | server.buffers
     back = {n: _like(whole[n], given) for n, given in model.items()}
-    back |= {alias: back[n] for alias, n in layout.aliases}
-    memory = {"population": torch.tensor(table), "round": torch.tensor(server.number)}
-    return Outcome(back, server.state | {"server": memory}, notes, layout.layers, dropped)
+    return back | {alias: back[n] for alias, n in server.layout.aliases}
 
 
 def _tensors(named: Mapping[str, Any]) -> Arrays:
@@ -98,7 +114,7 @@ def _tensor(value: Any) -> Tensor:
 def _cut(named: Arrays, buffers: Sequence[str] | None) -> tuple[Arrays, Arrays]:
     """(trainable parameters, buffers)."""
     if unknown := [n for n in buffers or () if n not in named]:
-        raise ModelError(f"there is no buffer {unknown[0]!r} in the model; {near(unknown[0], named)}")
+        raise ModelError(f"the model has no buffer {unknown[0]!r}; {near(unknown[0], named)}")
 
     def is_buffer(name: str, t: Tensor) -> bool:
         return not t.is_floating_point() or (name in buffers if buffers is not None else name.endswith(BUFFERS))

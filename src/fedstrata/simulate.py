@@ -6,7 +6,6 @@ from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from time import perf_counter
 from typing import Any
 
 import torch
@@ -29,7 +28,7 @@ from fedstrata.precision import Precision, multiplying
 from fedstrata.probes import PROBES
 from fedstrata.record import Recorder, finished, notes_by_round, read_notes, read_rounds
 from fedstrata.rng import rng
-from fedstrata.runtimes import Compile, Engine, Faulty, Runtime, Vault, chosen, collect, updates_at_once
+from fedstrata.runtimes import Compile, Engine, Faulty, Runtime, Vault, chosen, clock, collect, shared, updates_at_once
 from fedstrata.server import OnNonFinite, Replies, Server, clients_in_words, close_round, has_data, open_round
 from fedstrata.stopping import Stopped, Stopping
 from fedstrata.task import Batch, Loss, Task, accuracy, buffers_of
@@ -52,13 +51,18 @@ class Plan(Value):
     evaluate_train: bool = True  # the clients' own data too, and how the scores spread over them
     engine: Engine = "auto"
     chunk: int | None = None  # clients stacked at a time: as many as fit unless given
-    workers: int | None = None  # processes of the pool: one a core unless given
+    workers: int | None = None  # processes of the pool, or of the cluster: one a core unless given
     device: str = "cpu"
     precision: Precision = "float32"  # of a GPU's products
     compile: Compile = "auto"  # a GPU's local step
     memory: float | None = None  # GiB for the updates of a round: half of what the machine or the GPU has unless given
     checkpoint: int = 10  # rounds after which all that it takes to go on is written into the run folder
     faults: Faults | None = None  # what goes wrong on purpose
+    ray_address: str | None = None  # of a Ray cluster, e.g. 10.0.0.1:6379: one on this machine unless given
+
+    @classmethod
+    def called(cls, name: str) -> str:
+        return name  # as in its TOML file, and in `simulate`
 
     def settings(self) -> dict[str, Any]:
         """What its TOML file says."""
@@ -72,6 +76,8 @@ class Plan(Value):
         check(self.memory is None or self.memory > 0, f"memory must be above 0; got {self.memory}")
         check(self.workers is None or self.workers >= 1, f"workers must be at least 1; got {self.workers}")
         check(self.checkpoint >= 1, f"checkpoint must be at least 1; got {self.checkpoint}")
+        fits = self.ray_address is None or self.engine == "ray"
+        check(fits, f"ray_address is for engine = 'ray', and the engine is {self.engine!r}; leave one of them out")
 
 
 @dataclass(frozen=True, eq=False)
@@ -118,6 +124,7 @@ def simulate(
     memory: float | None = None,
     checkpoint: int = 10,
     faults: Faults | None = None,
+    ray_address: str | None = None,
     out: str | Path | None = None,
     resume: bool = False,
     settings: Mapping[str, Any] | None = None,
@@ -133,7 +140,7 @@ def simulate(
     """
     algorithm: Recipe = parse_recipe(recipe) if isinstance(recipe, str) else fit(Recipe, recipe, "recipe")
     model, training = algorithm.adapt(model, training or SGD(), seed)
-    means = engine, chunk, workers, device, precision, compile, memory, checkpoint, faults
+    means = engine, chunk, workers, device, precision, compile, memory, checkpoint, faults, ray_address
     plan = Plan(rounds, seed, buffers, on_nonfinite, evaluate_every, evaluate_train, *means)
     nothing = "evaluate_train = false leaves nothing to evaluate on: give a test or a val set, or leave it true"
     check(evaluate_train or test is not None or val is not None, nothing)
@@ -141,6 +148,8 @@ def simulate(
         return _ended(algorithm, model, Path(out), rounds)
     place = usable_device(device), Layout.of(model).dtype
     data = Clients.of(clients).owned().to(*place)
+    x, y = shared(data.x, data.y)
+    data = replace(data, x=x, y=y)
     if metrics is None and not isinstance(loss, str) and not data.y.is_floating_point():
         metrics = {"accuracy": accuracy}
     fates = Fates.of(plan.faults, seed, data.sizes) if plan.faults is not None else None
@@ -148,34 +157,45 @@ def simulate(
     task = Task.of(model, loss, metrics, device)
     fed = Federation(algorithm, task, trained_on, training, seed, plan.buffers, augment, fates)
     algorithm.check(offered(fed.task, data.y, proxy is not None))
-    server = _first(fed, model)
+    server = first_server(fed, model, first_stats(fed))
     fed.task.try_out(server.model, server.buffers, data.x, data.y)
     if augment is not None:
         augment.apply(data.x[:1], torch.zeros(1, 3, dtype=torch.long, device=data.x.device))  # or it says why not
-    given = {"val": val, "test": test, "proxy": proxy}
-    sets = {n: _examples(s, f"the {n} set", *place) for n, s in given.items() if s is not None}
-    for name, examples in sets.items():
-        fed.task.try_out(server.model, server.buffers, *examples, f"the {name} set")
+    sets = _sets(fed, server, val=val, test=test, proxy=proxy)
     held = sets.pop("proxy", None)
     sets |= {"train": (data.x, data.y)} if evaluate_train else {}
     at = server.model, server.buffers
     room = None if memory is None else memory * 2**30
-    vault = Vault.of(_fresh(fed, server), len(data), room, None if out is None else Path(out))
-    runtime = chosen(engine, fed, vault, sets, at, rounds, chunk, workers, compile)
+    vault = Vault.of(fresh_memory(fed, *at), len(data), room, None if out is None else Path(out))
+    runtime = chosen(engine, fed, vault, sets, at, rounds, chunk, workers, compile, precision, ray_address)
     runtime = Faulty(runtime, fates) if fates is not None else runtime
-    made = {"made_in_python": f"{type(model).__name__} of {fed.task.layout.size} parameters, {len(data)} clients"}
-    known = made | plan.settings() | {"training": fed.training.to_dict(), "recipe": algorithm.to_dict()}
-    known |= {"augment": augment.to_dict()} if augment is not None else {}
-    recorder = Recorder(out, algorithm, settings or known, fed.task.layout, vault)
+    recorder = Recorder(out, algorithm, settings or _known(fed, model, plan), fed.task.layout, vault)
     with closing(runtime), closing(vault), multiplying(precision), kept():
         if resume:
             server = recorder.resume(server)
         else:
             recorder.begin()
         server = _rounds(fed, runtime, server, plan, held, recorder, on_round)
-        trained = _trained(model, replace(server, model=algorithm.shown(server.state, server.model)))
+        trained = trained_model(algorithm, model, server)
         recorder.finish(trained)
     return Run(algorithm, trained, fed.task.layout, recorder.lines, recorder.notes, recorder.folder)
+
+
+def _sets(fed: Federation, server: Server, **given: Examples | None) -> dict[str, tuple[Tensor, Tensor]]:
+    """The sets that were given, by name, where the clients' data is; the model has been tried out on each."""
+    place = fed.clients.x.device, fed.task.layout.dtype
+    sets = {n: shared(*_examples(s, f"the {n} set", *place)) for n, s in given.items() if s is not None}
+    for name, examples in sets.items():
+        fed.task.try_out(server.model, server.buffers, *examples, f"the {name} set")
+    return sets
+
+
+def _known(fed: Federation, model: nn.Module, plan: Plan) -> dict[str, Any]:
+    """What can be said of a run in its experiment.toml, where model and data were made in Python."""
+    made = f"{type(model).__name__} of {fed.task.layout.size} parameters, {len(fed.clients)} clients"
+    said = {"made_in_python": made} | plan.settings()
+    said |= {"training": fed.training.to_dict(), "recipe": fed.recipe.to_dict()}
+    return said | ({"augment": fed.augment.to_dict()} if fed.augment is not None else {})
 
 
 def _rounds(
@@ -192,12 +212,12 @@ def _rounds(
     room = updates_at_once(fed, plan.memory)
     with recorder.recording(), Stopping(recorder.folder is not None) as stopping:
         for number in range(server.number, plan.rounds):
-            began = perf_counter()
+            began = clock()
             with fitting_threads(work):
                 server, line, noted = play(fed, runtime, server, held, plan.on_nonfinite, room)
             if (number + 1) % plan.evaluate_every == 0 or number + 1 == plan.rounds:
                 line |= evaluate(fed, runtime, server)
-            recorder.round(line | {"seconds": round(perf_counter() - began, 4)}, noted)
+            recorder.round(line | {"seconds": round(clock() - began, 4)}, noted)
             if on_round is not None:
                 on_round(recorder.lines[-1])
             asked = stopping.asked
@@ -207,12 +227,16 @@ def _rounds(
                 go_on = f"go on by fedstrata run --resume {recorder.folder}"
                 raise Stopped(f"stopped after {number + 1} rounds; {go_on}", asked)
     if fed.recipe.finish:
-        began = perf_counter()
+        began = clock()
         server = finish(fed, runtime, server)
-        line = {"round": plan.rounds, "finish": True, "cohort": has_data(server.stats).tolist(), "dropped": []}
-        line |= evaluate(fed, runtime, server) | {"seconds": round(perf_counter() - began, 4)}
-        recorder.round(line)
+        line = finish_line(server) | evaluate(fed, runtime, server)
+        recorder.round(line | {"seconds": round(clock() - began, 4)})
     return server
+
+
+def finish_line(server: Server) -> dict[str, Any]:
+    """What the record says of what a recipe does once, after the last round."""
+    return {"round": server.number, "finish": True, "cohort": has_data(server.stats).tolist(), "dropped": []}
 
 
 def play(
@@ -222,14 +246,17 @@ def play(
     held: tuple[Tensor, Tensor] | None,
     on_nonfinite: OnNonFinite,
     room: int | None = None,
+    present: Tensor | None = None,
+    spare: float = 0.0,
 ) -> tuple[Server, dict[str, Any], Arrays]:
     """One round from beginning to end: (the server after it, what the record says of it, its notes).
 
-    Of a larger cohort than there is room for, so many updates at a time are merged into one.
+    Of a larger cohort than there is room for, so many updates at a time are merged into one. On a network, clients
+    are picked among those `present`, [N], and this share more of them than are needed is asked, to `spare` some.
     """
     recipe, number = fed.recipe, server.number
     ask = partial(runtime.survey, server)
-    server, cohort, brief = open_round(recipe, server, rng(fed.seed, "select", number), ask)
+    server, cohort, brief = open_round(recipe, server, rng(fed.seed, "select", number), ask, present, spare)
     probes = (recipe.needs & PROBES.keys()) - recipe.select.asks - recipe.briefing
     replies, dropped = Replies(cohort.ids[:0], server.model.new_zeros(0, server.layout.size)), []
     if len(cohort):
@@ -237,15 +264,20 @@ def play(
     proxy = Proxy(fed.task, Batch(*held), server.buffers) if held is not None else None
     lr = fed.training.rate(number)
     server, notes = close_round(recipe, server, cohort, replies, proxy, fed.buffers, fed.training, lr, fed.seed)
-    line = {"round": number, "cohort": cohort.ids.tolist(), "dropped": dropped}
-    if fed.fates is not None and (struck := fed.fates.told(number, cohort.ids.tolist())):
+    return server, _line(fed, number, cohort.ids.tolist(), dropped, len(replies.ids) == 0), notes
+
+
+def _line(fed: Federation, number: int, cohort: list[int], dropped: list[int], empty: bool) -> dict[str, Any]:
+    """What the record says of a round: who took part, what went wrong."""
+    line: dict[str, Any] = {"round": number, "cohort": cohort, "dropped": dropped}
+    if fed.fates is not None and (struck := fed.fates.told(number, cohort)):
         line["faults"] = struck
     if dropped:
         line["warnings"] = [f"{clients_in_words(dropped)} returned values that are NaN or infinite and did not count"]
-    if len(replies.ids) == 0:
+    if empty:
         line["empty"] = True
         line["warnings"] = [*line.get("warnings", []), "no client was usable, so nothing changed"]
-    return server, line, notes
+    return line
 
 
 def finish(fed: Federation, runtime: Runtime, server: Server) -> Server:
@@ -284,22 +316,26 @@ def _ended(recipe: Recipe, model: nn.Module, folder: Path, rounds: int) -> Run:
     return Run(recipe, trained, Layout.of(model), lines, notes_by_round(read_notes(folder), done), folder)
 
 
-def _first(fed: Federation, model: nn.Module) -> Server:
-    """The server before the first round."""
+def first_stats(fed: Federation) -> Arrays:
+    """What the server knows of every client before the first round, [N, ...] each."""
+    labels = {"labels": fed.clients.labels()} if "labels" in fed.recipe.needs else {}
+    return {"examples": torch.from_numpy(fed.clients.sizes).double()} | labels
+
+
+def first_server(fed: Federation, model: nn.Module, stats: Arrays) -> Server:
+    """The server before the first round, with what it knows of its clients."""
     layout, device = fed.task.layout, fed.task.layout.device
-    stats = {"examples": torch.from_numpy(fed.clients.sizes).double().to(device)}
-    if "labels" in fed.recipe.needs:
-        stats["labels"] = fed.clients.labels().to(device)
+    stats = {n: v.to(device) for n, v in stats.items()}
     named = {n: p for n, p in model.named_parameters(remove_duplicate=False) if p.requires_grad}
     buffers = {n: b.to(device) for n, b in buffers_of(model).items()}
-    return Server(layout, layout.flatten(named), buffers, fed.recipe.init(layout, len(fed.clients)), stats)
+    return Server(layout, layout.flatten(named), buffers, fed.recipe.init(layout, len(stats["examples"])), stats)
 
 
-def _fresh(fed: Federation, server: Server) -> State:
-    """What a client remembers before its first turn."""
-    kept = {"optimizer": fed.training.init(server.model)} if not fed.training.reset_optimizer else {}
-    kept |= {"buffers": server.buffers} if fed.buffers == "local" else {}
-    return fed.recipe.enroll(fed.task, server.buffers) | kept
+def fresh_memory(fed: Federation, model: Tensor, buffers: Arrays) -> State:
+    """What a client remembers before its first turn; the buffers are those before the first round."""
+    kept = {"optimizer": fed.training.init(model)} if not fed.training.reset_optimizer else {}
+    kept |= {"buffers": buffers} if fed.buffers == "local" else {}
+    return fed.recipe.enroll(fed.task, buffers) | kept
 
 
 def offered(task: Task, y: Tensor, proxy: bool) -> frozenset[str]:
@@ -328,16 +364,16 @@ def usable_device(name: str) -> torch.device:
 def _examples(given: Examples, name: str, device: torch.device, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     x, y = pair(given, name)
     if len(x) == 0:
-        raise DataError(f"{name} is empty")
+        raise DataError(f"{name} is empty; leave it out, or give it examples")
     return cast(x, device, dtype), cast(y, device, dtype)
 
 
-def _trained(model: nn.Module, server: Server) -> nn.Module:
-    """A copy of the model with the server's parameters and buffers."""
-    trained = deepcopy(model)
+def trained_model(recipe: Recipe, model: nn.Module, server: Server) -> nn.Module:
+    """A copy of the model with the parameters that the recipe hands out, and the server's buffers."""
+    trained, w = deepcopy(model), recipe.shown(server.state, server.model)
     device = next(trained.parameters()).device
     named = dict(trained.named_parameters(remove_duplicate=False)) | dict(trained.named_buffers())
     with torch.no_grad():
-        for name, value in (server.layout.unflatten(server.model) | server.buffers).items():
+        for name, value in (server.layout.unflatten(w) | server.buffers).items():
             named[name].copy_(value.to(device))
     return trained

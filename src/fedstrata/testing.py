@@ -38,7 +38,7 @@ def check_part(part: Part) -> None:
         _check_finish(part)
     else:
         _check_stacking(part)
-        _check_streaming(part)
+        _check_merging(part)
         for dtype in (torch.float64, torch.float32):
             _check_server(part, dtype)
 
@@ -127,11 +127,11 @@ def _check_server(part: Part, dtype: torch.dtype) -> None:
         _hold(torch.allclose(model, other, rtol, atol), f"{name} depends on the clients' order")
 
 
-def _check_streaming(part: Part) -> None:
+def _check_merging(part: Part) -> None:
     """Where a part says that it is additive, a round over merged replies is the round over all clients."""
     lab = _Lab.of(part)
     recipe, cohort = lab.fed.recipe, lab.cohort
-    if not recipe.streams:
+    if recipe.single:
         return
     told = train(lab.fed, lab.errand(lab.state(), lab.memory()))
     table = {n: v.new_zeros(POPULATION, *v.shape[1:]).index_copy(0, cohort.ids, v) for n, v in cohort.stats.items()}

@@ -3,7 +3,7 @@
 import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from functools import cache
 from itertools import pairwise
@@ -51,14 +51,22 @@ _ALLOWED: ContextVar[int | None] = ContextVar("allowed", default=None)
 
 
 @contextmanager
-def fitting_threads(work: float) -> Iterator[None]:
-    """One thread for steps of less than so many multiplications, else as many as before."""
+def quiet(when: bool = True) -> Iterator[None]:
+    """Within this block torch uses one thread, and `spread` as many as before.
+
+    Torch wakes its threads for the square roots of a few numbers too, and they keep the cores busy for a while after.
+    """
     token = _ALLOWED.set(allowed())
     try:
-        with threads(1 if work < TINY else torch.get_num_threads()):
+        with threads(1 if when else torch.get_num_threads()):
             yield
     finally:
         _ALLOWED.reset(token)
+
+
+def fitting_threads(work: float) -> AbstractContextManager[None]:
+    """One thread for steps of less than so many multiplications, else as many as before."""
+    return quiet(work < TINY)
 
 
 def allowed() -> int:

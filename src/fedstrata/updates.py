@@ -2,8 +2,11 @@
 
 from collections.abc import Iterable
 from math import isfinite
+from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from fedstrata import fused
@@ -44,8 +47,7 @@ class Updates:
         if grain not in self._norms:
             layout = self.layout.at(grain)
             sums = self._any() if self.fused else None
-            norm = layout.norm(self.delta) if sums is None else sums.of_clients(sums.first, 0, layout).sqrt()
-            self._norms[grain] = norm
+            self._norms[grain] = layout.norm(self.delta) if sums is None else _root(sums.at(layout)[0][sums.first, 0])
         return self._norms[grain]
 
     def cos_mean(self, grain: Grain, when_zero: float = 0.0) -> Tensor:
@@ -53,34 +55,35 @@ class Updates:
         layout = self.layout.at(grain)
         if not self.fused:
             return layout.cos(self.delta, self.share.to(self.delta.dtype) @ self.delta, when_zero)
-        sums = self._look("angle")
-        squares, dots = (sums.of_clients(MEAN, i, layout) for i in (0, 1))
-        return _cosine(dots, squares, sums.of_vector(MEAN, layout), when_zero)
+        of_clients, of_vectors = self._look("angle").at(layout)
+        squares, dots = of_clients[MEAN]
+        return fused.cosine(dots, squares, of_vectors[MEAN], when_zero)
 
     def cos_old(self, grain: Grain, when_zero: float = 0.0) -> Tensor:
         """The cosine of the client's model old + delta_k and the old one, [K, L]."""
         layout = self.layout.at(grain)
         if not self.fused:
             return layout.cos(self.delta, self.old, when_zero, moved=True)
-        sums = self._look("moved")
-        size, (squares, after) = sums.of_vector(BACK, layout), (sums.of_clients(BACK, i, layout) for i in (0, 1))
-        return _cosine((after + size - squares) / 2, after, size, when_zero)  # |w + d|^2 = |w|^2 + 2 <w, d> + |d|^2
+        of_clients, of_vectors = self._look("moved").at(layout)
+        size, (squares, after) = of_vectors[BACK], of_clients[BACK]
+        dots = (after + size - squares) / 2  # |w + d|^2 = |w|^2 + 2 <w, d> + |d|^2
+        return fused.cosine(dots, after, size, when_zero)
 
     def apart(self, grain: Grain) -> Tensor:
         """|delta_k - plain mean of all delta|, [K, L]."""
         layout = self.layout.at(grain)
-        return self._look("apart").of_clients(EVEN, 1, layout).sqrt() if self.fused else layout.apart(self.delta)
+        return _root(self._look("apart").at(layout)[0][EVEN, 1]) if self.fused else layout.apart(self.delta)
 
     def size(self, grain: Grain) -> Tensor:
         """|old|, [L]."""
         layout, sums = self.layout.at(grain), self._sums.get("average")
-        return layout.norm(self.old) if sums is None else sums.of_vector(SIZE, layout).sqrt()
+        return layout.norm(self.old) if sums is None else _root(sums.at(layout)[1][SIZE])
 
     def move(self, proposal: Tensor, grain: Grain) -> Tensor:
         """|proposal - old|, [L]; known already where the proposal is the average itself."""
         layout = self.layout.at(grain)
         if proposal is self._average:
-            return self._sums["average"].of_vector(MOVE, layout).sqrt()
+            return _root(self._sums["average"].at(layout)[1][MOVE])
         return layout.distance(proposal, self.old)
 
     def mix(self, weights: Tensor, grain: Grain, keep: Tensor | None = None) -> Tensor:
@@ -155,7 +158,6 @@ def _scaled(mass: Tensor) -> Tensor:
     return mass / mass.sum()
 
 
-def _cosine(dots: Tensor, squares: Tensor, size: Tensor, when_zero: float) -> Tensor:
-    """From <x, y>, |x|^2 and |y|^2; clipped to [-1, 1]."""
-    lengths = squares.sqrt() * size.sqrt()
-    return torch.where(lengths > 0, dots / lengths.clamp_min(1e-300), when_zero).clamp(-1, 1)
+def _root(squares: NDArray[Any]) -> Tensor:
+    """Norms from their squares, which stay as they are."""
+    return torch.from_numpy(np.sqrt(squares))

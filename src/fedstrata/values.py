@@ -35,9 +35,14 @@ class Value(ABC):
 
     def __post_init__(self) -> None:
         for name, hint in _hints(type(self)).items():
-            fitted = fit(hint, getattr(self, name), f"{type(self).__name__}.{name}")
+            fitted = fit(hint, getattr(self, name), self.called(name))
             object.__setattr__(self, name, fitted)
         self.validate()
+
+    @classmethod
+    def called(cls, name: str) -> str:
+        """A field in a sentence about its value."""
+        return f"{cls.__name__}.{name}"
 
     def validate(self) -> None:  # noqa: B027  an optional hook
         """Raise a SettingError where the values make no sense together."""

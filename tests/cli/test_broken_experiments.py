@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from fedstrata.cli_options import Options
+from fedstrata.commands.settings import Options
 from fedstrata.errors import SettingError
 from tests.cli.test_cli import fedstrata
 
@@ -28,23 +28,23 @@ BROKEN = {
         '[recipe]\nselect = {kind = "Everyone"}\nweigh = {kind = "Angle", alfa = 3}',
         "[recipe] Angle has no setting 'alfa'",
     ),
-    "an unknown data set": ('data = "digitz"', "no data set is called 'digitz'; did you mean 'digits'?"),
+    "an unknown data set": ('data = "digitz"', "no data set is called 'digitz' (a file of yours"),
     "an unknown model": ('model = "mlpp"', "no model is called 'mlpp'"),
     "an unknown option of a model": ('model = "resnet20(nurm=1)"', "'nurm'"),
     "an unknown device": ('device = "warp"', "the device 'warp' cannot be used"),
-    "an unknown engine": ('engine = "steam"', "Experiment.engine must be one of"),
+    "an unknown engine": ('engine = "steam"', "engine must be one of"),
     # wrong types
-    "a text for a number": ('rounds = "ten"', "Experiment.rounds must be a whole number; got 'ten'"),
-    "a fraction for a whole number": ("rounds = 2.5", "Experiment.rounds must be a whole number; got 2.5"),
-    "true for a number": ("seed = true", "Experiment.seed must be a whole number; got True"),
-    "a date for a number": ("seed = 2026-01-01", "Experiment.seed must be a whole number"),
-    "a number for a text": ("data = 3", "Experiment.data must be a text; got 3"),
+    "a text for a number": ('rounds = "ten"', "rounds must be a whole number; got 'ten'"),
+    "a fraction for a whole number": ("rounds = 2.5", "rounds must be a whole number; got 2.5"),
+    "true for a number": ("seed = true", "seed must be a whole number; got True"),
+    "a date for a number": ("seed = 2026-01-01", "seed must be a whole number"),
+    "a number for a text": ("data = 3", "data must be a text; got 3"),
     "a number for a method": ("method = 3", "method must be a text"),
     "a list for a method": ('method = ["fedavg", "fedprox"]', "method must be a text"),
-    "a text for a table": ('training = "SGD"', "Experiment.training must be a Training; got 'SGD'"),
-    "a list of tables for a table": ("[[training]]\nlr = 0.1", "Experiment.training must be a Training"),
-    "a table for a number": ("[rounds]\nmany = 3", "Experiment.rounds must be a whole number"),
-    "a number for true or false": ("evaluate_train = 1", "Experiment.evaluate_train must be true or false; got 1"),
+    "a text for a table": ('training = "SGD"', "training must be a Training; got 'SGD'"),
+    "a list of tables for a table": ("[[training]]\nlr = 0.1", "training must be a Training"),
+    "a table for a number": ("[rounds]\nmany = 3", "rounds must be a whole number"),
+    "a number for true or false": ("evaluate_train = 1", "evaluate_train must be true or false; got 1"),
     "a text in the training": ('[training]\nlr = "fast"', "[training] SGD.lr must be a number; got 'fast'"),
     "infinity": ("[training]\nlr = inf", "[training] SGD.lr must be a number; got inf"),
     # impossible values
@@ -55,7 +55,7 @@ BROKEN = {
     "no clients": ("[partition]\nclients = 0", "Dirichlet.clients must be at least 1; got 0"),
     "too many clients": ("[partition]\nclients = 5000", "5000 clients"),
     "a zero alpha": ("[partition]\nalpha = 0", "Dirichlet.alpha must be above 0; got 0"),
-    "all data to validate on": ("val = 1.0", "val must be a share in (0, 1); got 1.0"),
+    "all data to validate on": ("val = 1.0", "val must be in (0, 1); got 1.0"),
     "a proxy that cannot be had": ("proxy = 3", "proxy = 3 cannot be had"),
     "a file that is not there": ('data = "nowhere/mine.csv"', "there is no file or folder"),
     # contradictions

@@ -1,6 +1,7 @@
 """The command, as a person types it."""
 
 import json
+import re
 import sys
 import tomllib
 from pathlib import Path
@@ -11,7 +12,8 @@ import torch
 
 import fedstrata as fs
 from fedstrata.cli import main
-from fedstrata.cli_options import new_folder
+from fedstrata.commands.report import demo_report
+from fedstrata.commands.settings import new_folder
 from fedstrata.record import read_rounds
 
 METHODS = list(fs.recipes.METHODS)
@@ -129,19 +131,16 @@ def test_the_cost_card_counts_bytes(capsys):
     assert "the variance of its losses on one mini-batch" in last_json(capsys)["cost"]["leaves"]
 
 
-def test_demo_ends_with_a_table_and_curves(capsys, tmp_path):
+def test_demo_ends_with_a_table_curves_and_a_page_or_says_what_to_install(capsys, tmp_path, monkeypatch):
     assert fedstrata("demo", "--out", "demo") == 0
     shown = capsys.readouterr().out
     assert all(f"{name} " in shown for name in ("fedavg", "fedlayerwise", "fedlws"))
     assert "demo/curves.png" in shown
     assert (tmp_path / "demo/curves.png").read_bytes()[:4] == b"\x89PNG"
     assert (tmp_path / "demo/report.html").as_uri() in shown
-
-
-def test_demo_without_plotly_says_what_to_install(capsys, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "plotly.offline", None)
-    assert fedstrata("demo", "--out", "demo") == 0
-    said = "There is no report page: the report page needs plotly: pip install 'fedstrata[report]'"
+    demo_report(tmp_path / "demo")
+    said = "There is no report page: the report page needs plotly: pip install plotly"
     assert said in capsys.readouterr().out
 
 
@@ -161,7 +160,7 @@ def test_version(capsys):
         ("run --method fedlws(mode='layr')", "did you mean 'layer'?"),
         ("run --method fedavg(select=Sampel(k=2))", "did you mean 'Sample'?"),
         ("run --method 1+", "is not a recipe"),
-        ("run --data digit", "no data set is called 'digit'; did you mean 'digits'?"),
+        ("run --data digit", "(a file of yours is given by its path); did you mean 'digits'?"),
         ("run --model mpl", "did you mean 'mlp'?"),
         ("run --clients 0", "clients must be at least 1"),
         ("run --clients 5000", "there are 1257"),
@@ -174,14 +173,19 @@ def test_version(capsys):
         ("run --set training.kind=SDG", "no training is called 'SDG'; did you mean 'SGD'?"),
         ("run --set roundss=3", "did you mean 'rounds'?"),
         ("run --set rounds", "must read key=value"),
-        ("run --set rounds.a=1", "Experiment.rounds must be a whole number"),
+        ("run --set rounds.a=1", "rounds must be a whole number"),
         ("run --set partition.kind=IID --alpha 0.1", "IID has no setting 'alpha'"),
         ("run --set proxy=3", "proxy = 3 cannot be had"),
         ("run --set device=warp", "warp"),
         ("run nothing.toml", "there is no file nothing.toml"),
+        ("run fedprox(mu=1)", "there is no file fedprox(mu=1); a method is given by --method 'fedprox(mu=1)'"),
         ("explain scafold", "did you mean 'scaffold'?"),
         ("exlain scaffold", "No such command 'exlain'"),
         ("run --what", "No such option"),
+        ("run --rounds ten", "Try fedstrata run --help."),
+        ("deploy check", "Try fedstrata deploy check --help."),
+        ("deploy local --nodes 3 --clients 4", "--nodes says how many clients there are; leave out --clients"),
+        ("exlain scaffold", "Try fedstrata --help."),
         ("run --set partition=iid", "partition must be a Partition or nothing; got 'iid'"),
         ("run --set chunk=0", "chunk must be at least 1"),
         ("run --method moon --model logreg", "Moon needs features"),
@@ -196,6 +200,22 @@ def test_every_error_is_one_sentence_and_exit_code_2(args, sentence, capsys):
     assert sentence in said[-1]
     assert said[-1].startswith("fedstrata: ")
     assert not any("Traceback" in line for line in said)
+
+
+def test_the_command_alone_shows_its_help_and_nothing_after_it(capsys):
+    assert fedstrata() == 2
+    said = capsys.readouterr()
+    assert "Usage:" in said.out + said.err
+    assert "fedstrata: " not in said.err
+    commands = re.findall(r"^│ (\w+) ", said.out, re.M)
+    assert commands[:4] == ["demo", "run", "compare", "advise"]
+
+
+def test_words_for_labels_are_told(capsys):
+    rows = [f"{i % 5},{i % 3},{('well', 'ill')[i % 2]},{'ab'[i % 2]}" for i in range(40)]
+    Path("own.csv").write_text("\n".join(["x,y,state,client", *rows]))
+    assert fedstrata("run", "--data", "own.csv", "--label", "state", "--model", "logreg", "--rounds", "1") == 0
+    assert "The classes are ill, well." in capsys.readouterr().err
 
 
 def test_a_broken_file_says_so(capsys):

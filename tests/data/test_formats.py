@@ -156,7 +156,7 @@ def test_other_broken_files_are_sentences(store, tmp_path):
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("mnits", "no data set is called 'mnits'; did you mean 'mnist'?"),
+        ("mnits", "by its path); did you mean 'mnist'?"),
         ("mnist(scalling='unit')", "mnist has no setting 'scalling'; did you mean 'scaling'"),
         ("mnist(scaling='x')", "mnist.scaling must be one of 'standard', 'half', 'unit'; got 'x'"),
         ("mnist(", "'mnist(' is not a data set; write e.g. mnist, mnist(scaling='unit')"),
@@ -204,3 +204,12 @@ def test_check_looks_at_labels_and_counts(store):
         assert sentence in found.said
     path.write_bytes(idx_bytes(arrays[path.name]))
     assert check_files("mnist").usable
+
+
+def test_the_digits_are_scikit_learns():
+    from sklearn.datasets import load_digits
+
+    from fedstrata.data.public import _digits
+
+    for ours, theirs in zip(_digits(), load_digits(return_X_y=True), strict=True):
+        assert np.array_equal(ours, theirs)

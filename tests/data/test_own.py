@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import fedstrata as fs
-from fedstrata.data import dataset
+from fedstrata.data import dataset, load_own
 from fedstrata.errors import DataError, SettingError
 from tests.cli.test_cli import fedstrata, last_json
 
@@ -192,16 +192,20 @@ def test_a_hugging_face_folder(tmp_path):
     [
         ("", "needs a line of column names and lines of values; it has 0 lines"),
         ("a,label\n", "it has 1 lines"),
-        ("a,b\n1,2\n3,4\n", "has no column 'label' for the labels; choose from a, b. Say which by --label"),
+        ("a,b\n1,2\n3,4\n", "has no column 'label' for the labels; say which by --label: choose from a, b"),
         ("a,labels\n1,2\n3,4\n", "did you mean 'labels'"),
         ("label,client\n1,2\n", "has no column of features"),
-        ("a,label\n1,cat\n2,dog\n", "the labels must be whole numbers from 0; got 'cat'"),
+        ("a,label\n1,cat\n2,dog\n", "the labels are 2 different words in 2 rows, which are no classes"),
+        ("a,label\n1,cat\n2,cat\n3,?\n", "the labels must be whole numbers from 0; got 'cat'"),
         ("a,label\n1,0.5\n2,1\n", "the labels must be whole numbers from 0, one an example; got 0.5"),
         ("a,label\n1,-1\n2,1\n", "the labels must be whole numbers from 0, one an example; got -1.0"),
         ("a,label\n1,\n2,1\n", "the labels must be whole numbers from 0"),
         ("a,label,client\n1,0,x\n2,1,x\n", "has one client only, 'x'; a federation needs two or more"),
-        ("a,label\n1,0\nnan,1\n", "example 1 has features that are NaN or infinite (1 do); clean them"),
-        ("a,label\n1,0\n,1\n", "example 1 has features that are NaN"),
+        ("a,label\n1,0\nnan,1\n", "example 1 has no number in the column 'a' (1 have none); fill in"),
+        ("a,label\n1,0\n,1\n", "example 1 has no number in the column 'a'"),
+        ("a,b,label\n1,2,0\n1,NA,1\n", "example 1 has no number in the column 'b'"),
+        ("a;label\n1;0\n2;1\n", "has ';' between its values; save it with commas"),
+        ("a,ward,label\n1,x,0\n2,y,1\n", "if it says whose examples these are, give --client ward"),
         ("a,label\n1,0\nred,1\n", "the column 'a' is not of numbers"),
         ("a,label,client\n1,0,x\n2,1,\n3,1,y\n", "example 1 does not say which client it is of (1 do not)"),
         ("a,label\n1,0\n2,4915551234\n", "the labels go up to 4915551234; number the classes from 0, without gaps"),
@@ -318,3 +322,38 @@ def test_a_record_of_a_relative_path_runs_from_another_folder(tmp_path, monkeypa
     assert fedstrata("run", "../one/experiment.toml", "--out", "two") == 0
     one, two = (tmp_path / f / "model.safetensors" for f in ("one", "elsewhere/two"))
     assert one.read_bytes() == two.read_bytes()
+
+
+WORDS = "a,ward,label\n" + "".join(f"{i},{'xy'[i % 2]},{('dog', 'cat', 'dog')[i % 3]}\n" for i in range(30))
+
+
+def test_labels_may_be_words_which_are_numbered_by_the_alphabet(tmp_path):
+    (tmp_path / "words.csv").write_text(WORDS)
+    data = load_own(tmp_path / "words.csv", client="ward")
+    (tmp_path / "numbers.csv").write_text(WORDS.replace("cat", "0").replace("dog", "1"))
+    same = load_own(tmp_path / "numbers.csv", client="ward")
+    assert (data.names, same.names) == (("cat", "dog"), None)
+    assert data.classes == same.classes == 2
+    assert all(map(torch.equal, (*data.train, *data.test), (*same.train, *same.test)))
+
+
+def test_on_a_node_words_are_refused_since_another_node_may_have_others(tmp_path):
+    (tmp_path / "words.csv").write_text(WORDS)
+    with pytest.raises(DataError, match=r"the labels are words \(cat, dog\); over a network number them"):
+        load_own(tmp_path / "words.csv", client="ward", alone=True)
+
+
+def test_a_column_of_clients_that_is_not_there_is_a_sentence(tmp_path):
+    (tmp_path / "a.csv").write_text(WORDS.replace("ward", "1").replace("x", "0").replace("y", "1"))
+    with pytest.raises(DataError, match=r"no column 'wards' for the clients; say which by --client: choose from"):
+        load_own(tmp_path / "a.csv", client="wards")
+    (tmp_path / "b.csv").write_text(WORDS.replace("ward,", "wards,"))
+    with pytest.raises(DataError, match=r"by --client: did you mean 'wards'\?"):
+        load_own(tmp_path / "b.csv", client="wrads")
+    assert load_own(tmp_path / "a.csv").owner is None  # nobody asked for clients
+
+
+def test_a_file_with_nearly_that_name_is_suggested(tmp_path):
+    (tmp_path / "cases.csv").write_text(WORDS)
+    with pytest.raises(DataError, match=r"case\.csv; did you mean 'cases\.csv'\?"):
+        load_own(tmp_path / "case.csv")

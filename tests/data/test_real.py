@@ -1,20 +1,11 @@
 """The published data sets themselves, where they are at hand: right counts, shapes and classes."""
 
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 
 from fedstrata.data import dataset
 from fedstrata.data.check import check_files
 from fedstrata.data.download import missing
 from fedstrata.data.sources import SOURCES
-from fedstrata.data.store import locked
-
-ROOT = Path(__file__).parents[2]
-PACKED = ROOT.parent / "shared" / "data" / "unpack"
 
 FACTS = {
     "mnist": (60_000, 10_000, (1, 28, 28), [5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949]),
@@ -25,17 +16,6 @@ FACTS = {
     "ag_news": (None, 7_600, (64,), None),  # parts of its training set are about
     "amazon": (6_400, 1_600, (5000,), [3200, 3200]),
 }
-
-
-@pytest.fixture
-def real(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Data where FEDSTRATA_DATA says, or unpacked once from beside the checkout."""
-    if not os.environ.get("FEDSTRATA_DATA"):
-        if not PACKED.exists():
-            pytest.skip("no real data here: set FEDSTRATA_DATA to the folder of the published files")
-        monkeypatch.setenv("FEDSTRATA_DATA", str(ROOT / ".data"))
-        with locked("unpack"):
-            subprocess.run([sys.executable, PACKED, ROOT / ".data"], check=True)
 
 
 @pytest.mark.real

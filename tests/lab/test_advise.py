@@ -74,6 +74,7 @@ def test_halvings_end_with_two_on_more_seeds_and_all_rounds():
         assert list(share) == sorted(share)
 
 
+@pytest.mark.slow
 def test_on_an_iid_split_there_is_no_real_difference():
     advice = fs.advise(COMMON | {"partition": {"kind": "IID", "clients": 8}}, budget=60, jobs=1)
     assert advice.skew.kinds == ()
@@ -82,6 +83,7 @@ def test_on_an_iid_split_there_is_no_real_difference():
     assert advice.command.startswith("fedstrata run --method fedavg ")
 
 
+@pytest.mark.slow
 def test_under_strong_label_skew_something_made_for_it_wins(tmp_path):
     said: list[str] = []
     split = {"kind": "Shards", "clients": 10}  # two classes each
@@ -98,6 +100,7 @@ def test_under_strong_label_skew_something_made_for_it_wins(tmp_path):
     assert isinstance(advice.final.folder, Path)
 
 
+@pytest.mark.slow
 def test_under_feature_shift_what_undoes_drift_wins():
     split, training = {"kind": "Rotated", "base": {"kind": "IID", "clients": 8}}, {"epochs": 5, "lr": 0.5}
     advice = fs.advise(COMMON | {"partition": split, "training": training}, budget=60, jobs=1)
@@ -108,12 +111,13 @@ def test_under_feature_shift_what_undoes_drift_wins():
     assert row["against_first"]["low"] > 0.05
 
 
+@pytest.mark.slow
 def test_with_little_time_there_are_fewer_rounds_and_it_says_so():
-    """Ten thousand rounds do not fit into five seconds."""
-    plan = COMMON | {"rounds": 10_000, "partition": {"kind": "IID", "clients": 3}}
+    """A hundred thousand rounds do not fit into twenty seconds, of which a busy machine takes some for itself."""
+    plan = COMMON | {"rounds": 100_000, "partition": {"kind": "IID", "clients": 3}}
     began = perf_counter()
-    advice = fs.advise(plan, budget=5 / 60, jobs=1)
-    assert perf_counter() - began < 60
-    assert 3 <= advice.rungs[-1].rounds < 10_000
-    assert f"after {advice.rungs[-1].rounds} rounds (of 10000, for want of time)" in advice.words[-1]
-    assert "--rounds 10000" in advice.command
+    advice = fs.advise(plan, budget=20 / 60, jobs=1)
+    assert perf_counter() - began < 120
+    assert 3 <= advice.rungs[-1].rounds < 100_000
+    assert f"after {advice.rungs[-1].rounds} rounds (of 100000, for want of time)" in advice.words[-1]
+    assert "--rounds 100000" in advice.command

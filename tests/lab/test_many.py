@@ -14,7 +14,8 @@ import pytest
 import fedstrata as fs
 from fedstrata.errors import DataError, FedstrataError
 from fedstrata.lab import many
-from fedstrata.lab.many import Job, finished, loaded, run_all
+from fedstrata.lab.jobs import Job, finished, loaded
+from fedstrata.lab.many import run_all
 from fedstrata.record import read_rounds
 from tests.runtimes.test_crew import alive
 from tests.runtimes.test_signals import within

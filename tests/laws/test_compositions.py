@@ -35,7 +35,7 @@ def composition(seed: int) -> fs.Recipe:
     return fs.recipes.recipe(**one, local=some(Local, 2), **many, finish=some(Finish, 1))
 
 
-@pytest.mark.parametrize("seed", range(200))
+@pytest.mark.parametrize("seed", [*range(50), *(pytest.param(s, marks=pytest.mark.slow) for s in range(50, 200))])
 def test_a_random_composition_runs_or_is_refused(seed, tmp_path):
     recipe, clients = composition(seed), unequal_clients((9, 4, 1, 7))
     proxy = {"proxy": (clients.x[:9], clients.y[:9])} if seed % 2 else {}

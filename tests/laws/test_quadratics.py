@@ -7,7 +7,7 @@ import fedstrata as fs
 from fedstrata.data import quadratics
 from fedstrata.descent import Federation
 from fedstrata.runtimes import Stacked, Vault
-from fedstrata.simulate import _first, play
+from fedstrata.simulate import first_server, first_stats, play
 from fedstrata.task import Task
 from tests.federations import flat
 
@@ -58,7 +58,7 @@ def test_feddyn_memory_is_the_gradient_at_an_exact_local_solution():
     task = Task.of(problem.model(), "squared_error")
     fed = Federation(recipe, task, problem.clients, train)
     vault = Vault(recipe.enroll(task, {}))
-    play(fed, Stacked(fed, vault, {}), _first(fed, problem.model()), None, "drop")
+    play(fed, Stacked(fed, vault, {}), first_server(fed, problem.model(), first_stats(fed)), None, "drop")
     for k, memory in vault.memories.items():
         x, y = problem.clients.x[problem.clients.rows[k]], problem.clients.y[problem.clients.rows[k]][:, 0]
         g = memory["local.0"]["g"]

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -17,7 +18,7 @@ from fedstrata.parts import Sample
 from fedstrata.runtimes import Apart, Pool, Runtime, Stacked, Vault, choose
 from fedstrata.runtimes.choose import chosen, fitting
 from fedstrata.runtimes.crew import Crew, can_differentiate
-from fedstrata.simulate import _first
+from fedstrata.simulate import first_server, first_stats
 from fedstrata.task import Task
 from tests.federations import mlp, unequal_clients
 from tests.runtimes.test_unequal_clients import bn_cnn, image_clients
@@ -32,7 +33,7 @@ def federation(
 
 
 def engine(fed: Federation, made: nn.Module, name: Any = "auto", **settings: Any) -> Runtime:
-    server = _first(fed, made)
+    server = first_server(fed, made, first_stats(fed))
     return chosen(name, fed, Vault({}), {}, (server.model, server.buffers), **settings)
 
 
@@ -148,3 +149,23 @@ def test_a_run_within_a_worker_chooses_for_itself():
         assert dict(crew.each([0])) == {0: pytest.approx(work(0), rel=1e-9)}
     finally:
         crew.dismiss()
+
+
+@pytest.mark.parametrize("rounds", [200, 2000])
+@pytest.mark.parametrize(
+    ("bytes_touched", "tensors", "captured", "compiled", "compiling"),
+    [(4.7e8, 10, 0.112, 0.0799, 13), (3.0e9, 65, 0.651, 0.545, 96)],
+    ids=["SimpleCNN", "ResNet20"],
+)
+def test_compiling_is_held_worth_it_where_it_was_on_an_h200(
+    rounds: int, bytes_touched: float, tensors: int, captured: float, compiled: float, compiling: float
+):
+    steps = choose.compiled_steps(None, 1, 64, np.array([2500] * 20), tiny=False)
+    assert choose.pays(rounds * steps, bytes_touched, tensors) == (rounds * (captured - compiled) > compiling)
+
+
+def test_of_unequal_clients_only_what_all_take_part_in_is_compiled():
+    sizes = np.array([64, 640])
+    assert choose.compiled_steps(None, 2, 64, sizes, tiny=False) == 2
+    assert choose.compiled_steps(None, 2, 64, sizes, tiny=True) == 11
+    assert choose.compiled_steps(7, 2, 64, sizes, tiny=False) == 7

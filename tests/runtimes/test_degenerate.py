@@ -14,7 +14,7 @@ from fedstrata.errors import NeedError, NotFiniteError
 from fedstrata.parts import Calmest, Sample
 from fedstrata.runtimes import Stacked, Vault
 from fedstrata.server import Server
-from fedstrata.simulate import _first, play
+from fedstrata.simulate import first_server, first_stats, play
 from fedstrata.task import Task
 from tests.federations import PLAIN, final_model, flat, mlp, unequal_clients
 
@@ -95,7 +95,7 @@ def test_a_client_whose_upload_alone_is_not_finite_is_dropped_and_keeps_its_memo
 def parts_of(recipe: Recipe) -> tuple[Federation, Vault, Server]:
     task = Task.of(mlp())
     fed = Federation(recipe, task, unequal_clients(), fs.SGD(lr=0.1, batch=5))
-    return fed, Vault(recipe.enroll(task, {})), _first(fed, mlp())
+    return fed, Vault(recipe.enroll(task, {})), first_server(fed, mlp(), first_stats(fed))
 
 
 class Overflowing(torch.nn.Module):

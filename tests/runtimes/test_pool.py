@@ -18,7 +18,7 @@ from fedstrata.descent import Federation
 from fedstrata.errors import ClientError
 from fedstrata.parts import Intervals, Sample
 from fedstrata.runtimes import Apart, Pool, Vault, choose, pool
-from fedstrata.simulate import _first, play
+from fedstrata.simulate import first_server, first_stats, play
 from fedstrata.task import Task
 from tests.federations import final_model, flat, mlp, unequal_clients
 from tests.runtimes.test_unequal_clients import bn_cnn, image_clients
@@ -201,7 +201,7 @@ def test_a_pool_that_failed_can_be_used_again():
         return nn.functional.cross_entropy(o, y, reduction="none")
 
     fed = Federation(R.fedavg(), Task.of(model, loss), clients, fs.SGD(lr=0.1, batch=5))
-    server = _first(fed, model)
+    server = first_server(fed, model, first_stats(fed))
     own = Pool(fed, Vault(fed.recipe.enroll(fed.task, {})), {}, 2)
     board[0] = 1
     with pytest.raises(ClientError, match=r"client \d, training: ArithmeticError"):

@@ -17,7 +17,7 @@ CLIENTS = unequal_clients((9, 4, 20, 1, 7) * 4)
 @pytest.mark.parametrize("name", PLAIN)
 def test_a_round_in_pieces_equals_one_at_once_or_is_refused(name):
     recipe = R.METHODS[name]()
-    if not recipe.streams:
+    if recipe.single:
         with pytest.raises(fs.FedstrataError, match=r"20 clients take .* GiB, there are .* must see each by itself"):
             final_model(recipe, clients=CLIENTS, memory=A_FEW)
         return
@@ -26,7 +26,7 @@ def test_a_round_in_pieces_equals_one_at_once_or_is_refused(name):
 
 
 def test_most_of_the_usual_methods_can_be_streamed():
-    streams = {n for n in PLAIN if R.METHODS[n]().streams}
+    streams = {n for n in PLAIN if not R.METHODS[n]().single}
     assert {"fedavg", "fedprox", "adaptive_fedprox", "scaffold", "moon", "fedadam", "fedavgm"} <= streams
     assert not {"fedlws", "fedlayerwise", "fedadp", "ldawa"} & streams
 

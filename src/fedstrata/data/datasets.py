@@ -39,7 +39,7 @@ def dataset(text: str, label: str = "label", client: str = "client") -> Dataset:
         return load_own(Path(text), label, client)
     name, settings = TEXTS.call(TEXTS.expression(text), text, partial(TEXTS.literal, text=text))
     if name not in PUBLIC:
-        raise DataError(f"no data set is called {name!r}; {near(name, PUBLIC)}, or give the path of a file of yours")
+        raise DataError(f"no data set is called {name!r} (a file of yours is given by its path); {near(name, PUBLIC)}")
     known = signature(PUBLIC[name], eval_str=True).parameters
     refuse_unknown(settings, list(known), name)
     return PUBLIC[name](**{n: fit(known[n].annotation, v, f"{name}.{n}") for n, v in settings.items()})

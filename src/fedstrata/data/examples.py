@@ -22,6 +22,7 @@ class Dataset:
     val: Examples | None = None
     owner: np.ndarray | None = None  # of each training example, the user or domain it comes from, if that is known
     vocabulary: int | None = None  # the number of words, where examples are word numbers
+    names: tuple[str, ...] | None = None  # of the classes, where folders of pictures name them
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -30,7 +31,7 @@ class Dataset:
 
     def with_val(self, share: float) -> "Dataset":
         """The same with this share of the training examples set aside to validate on, whatever the seed of a run."""
-        check(0 < share < 1, f"val must be a share in (0, 1); got {share}")
+        check(0 < share < 1, f"val must be in (0, 1); got {share}")
         order = rng(0, "validation").permutation(len(self.train[1]))
         cut = round(share * len(order))
         val, train = (np.sort(rows) for rows in (order[:cut], order[cut:]))

@@ -4,7 +4,7 @@ import csv
 import zipfile
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -20,32 +20,85 @@ TEST_SHARE = 0.2
 MOST_CLASSES = 1_000_000
 """A label beyond is no class: a model would get an output for each number below it."""
 
+CLIENT = "client"
+"""The column of the clients, where nobody says another; a file need not have it."""
+
+MISSING = ("", "na", "n/a", "nan", "null", "none", "?", "-")
+"""What stands in a table where a number is missing."""
+
 PICTURES = (".png", ".jpg", ".jpeg", ".bmp", ".webp")
 
 
-def load_own(path: Path, label: str = "label", client: str = "client") -> Dataset:
-    """An .npz, .csv or .parquet file, a folder of pictures by client and class, or a Hugging Face data set on disk."""
+class Columns(NamedTuple):
+    """What a file's columns are called."""
+
+    label: str
+    client: str
+    needed: bool  # whether there must be one of clients
+
+
+class Found(NamedTuple):
+    """What a file or folder holds, before it is checked and cut."""
+
+    x: np.ndarray
+    y: np.ndarray
+    owner: np.ndarray | None  # of each example, the client
+    test: tuple[np.ndarray, np.ndarray] | None = None
+    scaled: bool = False  # columns of a table are brought to one scale
+    names: tuple[str, ...] | None = None  # of the classes, where folders or words name them
+
+
+def load_own(path: Path, label: str = "label", client: str = CLIENT, alone: bool = False) -> Dataset:
+    """An .npz, .csv or .parquet file, a folder of pictures by client and class, or a Hugging Face data set on disk.
+
+    With `alone` all of it is one client's, whatever it says of clients: the data of a single node.
+    """
     if not path.exists():
-        raise DataError(f"there is no file or folder {path}")
+        raise DataError(f"there is no file or folder {path}{_beside(path)}")
+    found = _found(path, Columns(label, client, needed=not alone and client != CLIENT))
+    if alone:
+        found = found._replace(owner=None)
+        _check_numbered(path, found)
+    data = replace(_dataset(path, found.x, found.y, found.owner, found.test), names=found.names)
+    data = replace(data, classes=len(found.names)) if found.names is not None else data
+    return _scaled(data) if found.scaled else data
+
+
+def _beside(path: Path) -> str:
+    """The end of a sentence about a file that is not there: one beside it with nearly that name."""
+    there = [p.name for p in path.parent.iterdir()] if path.parent.is_dir() else []
+    said = near(path.name, there)
+    return f"; {said}" if said.startswith("did") else ""
+
+
+def _check_numbered(path: Path, found: Found) -> None:
+    """A node sees its own file alone, so words would not have the same numbers everywhere."""
+    if found.scaled and found.names is not None:
+        some = ", ".join(found.names[:3])
+        raise DataError(f"{path}: the labels are words ({some}); over a network number them, the same on every node")
+
+
+def _found(path: Path, called: Columns) -> Found:
+    """By the reader that suits."""
     if path.is_dir():
         hugging = (path / "dataset_info.json").exists() or (path / "dataset_dict.json").exists()
-        return _of_hugging_face(path, label, client) if hugging else _of_pictures(path)
+        return _of_hugging_face(path, called) if hugging else _of_pictures(path)
     kinds = {".npz": _of_npz, ".csv": _of_csv, ".parquet": _of_parquet}
     if path.suffix.lower() not in kinds:
         raise DataError(f"{path} is not a file that can be read as data; give .npz, .csv or .parquet, or a folder")
-    return kinds[path.suffix.lower()](path, label, client)
+    return kinds[path.suffix.lower()](path, called)
 
 
-def _of_npz(path: Path, label: str, client: str) -> Dataset:
+def _of_npz(path: Path, called: Columns) -> Found:
     """x, y and perhaps client; perhaps x_test and y_test."""
     arrays = _arrays(path)
-    y = next((n for n in ("y", label) if n in arrays), None)
+    y = next((n for n in ("y", called.label) if n in arrays), None)
     if "x" not in arrays or y is None:
         raise DataError(f"{path} needs the arrays x and y; it has {', '.join(sorted(arrays)) or 'none'}")
     test = None
     if "x_test" in arrays and "y_test" in arrays:
         test = _features(arrays["x_test"], path, "x_test"), _labels(arrays["y_test"], path, "y_test")
-    return _dataset(path, _features(arrays["x"], path, "x"), arrays[y], arrays.get(client), test)
+    return Found(_features(arrays["x"], path, "x"), arrays[y], arrays.get(called.client), test)
 
 
 def _arrays(path: Path) -> dict[str, np.ndarray]:
@@ -67,18 +120,20 @@ def _features(x: np.ndarray, path: Path, what: str) -> np.ndarray:
     return x.astype(np.float32)
 
 
-def _of_csv(path: Path, label: str, client: str) -> Dataset:
+def _of_csv(path: Path, called: Columns) -> Found:
     """A column of labels, perhaps one of clients, and numbers."""
     lines = _lines(path)
     if len(lines) < 2:
         raise DataError(f"{path} needs a line of column names and lines of values; it has {len(lines)} lines")
     names, body = [n.strip() for n in lines[0][1]], lines[1:]
+    if len(names) == 1 and (other := next((mark for mark in ";\t|" if mark in names[0]), None)):
+        raise DataError(f"{path} has {other!r} between its values; save it with commas")
     if twice := [n for n in names if names.count(n) > 1]:
         raise DataError(f"{path} has two columns called {twice[0]!r}; give them different names")
     for number, row in body:
         if len(row) != len(names):
             raise DataError(f"{path}, line {number}: {len(row)} values where there are {len(names)} columns")
-    return _of_table(path, {n: np.array([r[i].strip() for _, r in body]) for i, n in enumerate(names)}, label, client)
+    return _of_table(path, {n: np.array([r[i].strip() for _, r in body]) for i, n in enumerate(names)}, called)
 
 
 def _lines(path: Path) -> list[tuple[int, list[str]]]:
@@ -93,7 +148,7 @@ def _lines(path: Path) -> list[tuple[int, list[str]]]:
         raise DataError(f"{path} cannot be read as CSV: {e}") from None
 
 
-def _of_parquet(path: Path, label: str, client: str) -> Dataset:
+def _of_parquet(path: Path, called: Columns) -> Found:
     try:
         from pyarrow import ArrowInvalid, parquet
     except ImportError:
@@ -102,45 +157,66 @@ def _of_parquet(path: Path, label: str, client: str) -> Dataset:
         table = parquet.read_table(path)
     except (ArrowInvalid, OSError) as e:
         raise DataError(f"{path} cannot be read as Parquet: {e}") from None
-    return _of_table(path, {n: np.asarray(table[n]) for n in table.column_names}, label, client)
+    return _of_table(path, {n: np.asarray(table[n]) for n in table.column_names}, called)
 
 
-def _of_hugging_face(path: Path, label: str, client: str) -> Dataset:
+def _of_hugging_face(path: Path, called: Columns) -> Found:
     try:
-        from datasets import DatasetDict, load_from_disk  # pyright: ignore[reportMissingImports]
+        from datasets import DatasetDict, load_from_disk  # pyright: ignore  an extra
     except ImportError:
         raise DataError("a Hugging Face folder needs datasets: pip install 'fedstrata[huggingface]'") from None
     loaded: Any = load_from_disk(str(path))
     table = loaded["train"] if isinstance(loaded, DatasetDict) else loaded
-    return _of_table(path, {n: np.asarray(table[n]) for n in table.column_names}, label, client)
+    return _of_table(path, {n: np.asarray(table[n]) for n in table.column_names}, called)
 
 
-def _of_table(path: Path, columns: dict[str, np.ndarray], label: str, client: str) -> Dataset:
+def _of_table(path: Path, columns: dict[str, np.ndarray], called: Columns) -> Found:
     """Every column but those of labels and clients is a feature."""
+    label, client, needed = called
     if label not in columns:
-        raise DataError(f"{path} has no column {label!r} for the labels; {near(label, columns)}. Say which by --label")
+        raise DataError(f"{path} has no column {label!r} for the labels; say which by --label: {near(label, columns)}")
+    if needed and client not in columns:
+        said = near(client, [n for n in columns if n != label])
+        raise DataError(f"{path} has no column {client!r} for the clients; say which by --client: {said}")
     names = [n for n in columns if n not in (label, client)]
     if not names:
         raise DataError(f"{path} has no column of features beside the labels and clients")
-    x = np.concatenate([_numbers(columns[n], path, n) for n in names], 1)
-    return _scaled(_dataset(path, x, columns[label], columns.get(client), None))
+    whose = "" if client in columns else ", or, if it says whose examples these are, give --client {}"
+    x = np.concatenate([_numbers(columns[n], path, n, whose.format(n)) for n in names], 1)
+    y, classes = _numbered(columns[label], path)
+    return Found(x, y, columns.get(client), scaled=True, names=classes)
 
 
-def _of_pictures(folder: Path) -> Dataset:
+def _numbered(y: np.ndarray, path: Path) -> tuple[np.ndarray, tuple[str, ...] | None]:
+    """(labels, their names): words are numbered in the order of the alphabet, numbers are left as they are."""
+    words = [str(v) for v in y.tolist()] if y.dtype.kind in "UO" and y.ndim == 1 else []
+    if not words or any(_is_number(w) or w.lower() in MISSING for w in words):
+        return y, None
+    names, numbers = np.unique(words, return_inverse=True)
+    if 2 * len(names) > len(words):
+        raise DataError(
+            f"{path}: the labels are {len(names)} different words in {len(words)} rows, which are no classes"
+        )
+    return numbers, tuple(names.tolist())
+
+
+def _of_pictures(folder: Path) -> Found:
     """folder/client/class/picture, or folder/class/picture; all pictures of one size."""
     files = sorted(p for p in folder.rglob("*") if p.suffix.lower() in PICTURES and not _hidden(p, folder))
     depths = {len(p.relative_to(folder).parts) for p in files}
     if not files or (not depths <= {2} and not depths <= {3}):
         raise DataError(f"{folder} needs pictures as client/class/picture or class/picture; found {len(files)} of them")
-    classes = sorted({p.parent.name for p in files})
+    depth = depths.pop()
+    folders = {d for d in folder.glob("/".join("*" * (depth - 1))) if d.is_dir() and not d.name.startswith(".")}
+    classes = sorted({d.name for d in folders})  # an empty one too: another client may have pictures of it
     pixels = [image(p) for p in files]
     if len(shapes := {p.shape for p in pixels}) > 1:
         some = ", ".join(f"{w}x{h}" for _, h, w in sorted(shapes)[:3])
         raise DataError(f"the pictures in {folder} have different sizes ({some}); make them one size first")
     x = (np.stack(pixels).astype(np.float32) / 255 - 0.5) / 0.5
     y = np.array([classes.index(p.parent.name) for p in files])
-    owner = np.array([p.parents[1].name for p in files]) if depths == {3} else None
-    return _dataset(folder, x, y, owner, None)
+    owner = np.array([p.parents[1].name for p in files]) if depth == 3 else None
+    return Found(x, y, owner, names=tuple(classes))
 
 
 def _hidden(path: Path, folder: Path) -> bool:
@@ -224,24 +300,31 @@ def _labels(y: np.ndarray, path: Path, what: str) -> np.ndarray:
     return numbers.astype(np.int64)
 
 
-def _numbers(column: np.ndarray, path: Path, name: str) -> np.ndarray:
-    """A column as floats, [n, m]; an empty cell is NaN, which is refused later."""
+def _numbers(column: np.ndarray, path: Path, name: str, or_else: str) -> np.ndarray:
+    """A column as floats, [n, m], none of them missing."""
     try:
         if column.dtype == object:
             column = np.stack([np.asarray(v, np.float64).reshape(-1) for v in column])
         elif column.dtype.kind == "U":
-            column = np.where(column == "", "nan", column)
-        return column.astype(np.float64).reshape(len(column), -1)
+            column = np.where(np.isin(np.char.lower(column), MISSING), "nan", column)
+        numbers = column.astype(np.float64).reshape(len(column), -1)
     except (ValueError, TypeError):
-        some = _first_text(column)
-        raise DataError(f"{path}: the column {name!r} is not of numbers (e.g. {some!r}); leave it out") from None
+        wrong = f"the column {name!r} is not of numbers (e.g. {_first_text(column)!r})"
+        raise DataError(f"{path}: {wrong}; leave it out, or put numbers for the words{or_else}") from None
+    if bad := np.flatnonzero(~np.isfinite(numbers).all(1)).tolist():
+        wrong = f"example {bad[0]} has no number in the column {name!r} ({len(bad)} have none)"
+        raise DataError(f"{path}: {wrong}; fill in what is missing, or leave out those rows or the column")
+    return numbers
 
 
 def _first_text(values: np.ndarray) -> str:
     """The first value that is no number."""
-    for value in values.flat:
-        try:
-            float(value)
-        except (ValueError, TypeError):
-            return str(value)
-    return str(values.flat[0])
+    return str(next((v for v in values.flat if not _is_number(v)), values.flat[0]))
+
+
+def _is_number(value: Any) -> bool:
+    try:
+        float(value)
+    except (ValueError, TypeError):
+        return False
+    return True

@@ -1,8 +1,9 @@
 """The public data sets, each from its published files; decoded once, memory-mapped ever after."""
 
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -31,14 +32,25 @@ MOMENTS = {
 
 def digits() -> Dataset:
     """1,797 handwritten digits of 8x8 pixels, as scikit-learn ships them: 1,257 to train on, 180 and 360 held out."""
-    from sklearn.datasets import load_digits
-
-    x, y = load_digits(return_X_y=True)
+    x, y = _digits()
     order = torch.from_numpy(rng(0, "digits").permutation(len(y)))
     images = (torch.from_numpy(x).float().view(-1, 1, 8, 8)[order] / 16 - 0.3053) / 0.3760  # mean 0, deviation 1
     labels = torch.from_numpy(y).long()[order]
     test, val, train = ((images[s], labels[s]) for s in (slice(0, 360), slice(360, 540), slice(540, None)))
     return Dataset(train, test, classes=10, val=val)
+
+
+def _digits() -> tuple[np.ndarray, np.ndarray]:
+    """From scikit-learn's file where it is: importing scikit-learn itself takes a second."""
+    spec = find_spec("sklearn")
+    for folder in spec.submodule_search_locations or () if spec else ():
+        if (path := Path(folder) / "datasets" / "data" / "digits.csv.gz").exists():
+            table = np.loadtxt(path, delimiter=",")
+            return table[:, :-1], table[:, -1].astype(np.int64)
+    from sklearn.datasets import load_digits
+
+    found: Any = load_digits()
+    return found.data, found.target
 
 
 def mnist(scaling: Scaling = "standard") -> Dataset:

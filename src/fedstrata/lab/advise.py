@@ -7,11 +7,12 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-from fedstrata.errors import DataError, SettingError, check
+from fedstrata.errors import SettingError, check
 from fedstrata.experiment import Experiment
+from fedstrata.files import make_folder
 from fedstrata.lab.command import run_command
 from fedstrata.lab.compare import Comparison, Given, contest, entries_of, given, kept_or_not
-from fedstrata.lab.many import Told, loaded
+from fedstrata.lab.jobs import Told, loaded
 from fedstrata.lab.shortlist import FIRST, Candidate, shortlist
 from fedstrata.lab.skew import Skew, skew
 from fedstrata.threads import cores
@@ -99,8 +100,7 @@ def advise(
     for sentence in words:
         speak(sentence)
     with kept_or_not(out) as folder:
-        if any(folder.iterdir()):
-            raise DataError(f"{folder} is not an empty folder; give another one, or remove it first")
+        make_folder(folder, empty=True)
         processes = jobs or (cores() if base.device == "cpu" else 1)
         rungs, final = Race(base, folder, end, processes, told, speak).run([c.method for c in candidates])
     final = final if out is not None else replace(final, folder=None)
@@ -132,13 +132,8 @@ class Race:
         rungs, found = [], None
         for step, (count, seeds, share) in enumerate(stages):
             here = [first, *others[:count]]
-            wanted = max(LEAST, ceil(self.base.rounds * share))
-            left = (self.end - perf_counter()) * share - (STARTING if self.processes > 1 else 0.0)
-            one_seed = sum(setup + wanted * pace[m] for m in here) / self.processes
-            if step == len(stages) - 1:
-                seeds = max(FRESH, min(MOST_FRESH, int(left / one_seed)))
-            afford = (left * self.processes / seeds - setup * len(here)) / sum(pace[m] for m in here)
-            rounds = max(LEAST, min(wanted, int(afford)))
+            last = step == len(stages) - 1
+            seeds, rounds = self._affordable(share, None if last else seeds, setup, [pace[m] for m in here])
             numbers = self._seeds(step, seeds, len(stages))
             found = self._rung(step, here, numbers, rounds)
             reached = {row["method"]: row["tail"]["mean"] for row in found.rows}
@@ -147,6 +142,19 @@ class Race:
             others = sorted(here[1:], key=lambda m: -reached[m])
         assert found is not None
         return rungs, found
+
+    def _affordable(self, share: float, seeds: int | None, setup: float, pace: Sequence[float]) -> tuple[int, int]:
+        """(seeds, rounds) that this share of the time left is enough for; as many seeds as can be unless given.
+
+        `setup` is the seconds that a run takes to begin, `pace` those that a round of each method takes.
+        """
+        wanted = max(LEAST, ceil(self.base.rounds * share))
+        left = (self.end - perf_counter()) * share - self._starting
+        if seeds is None:
+            one_seed = sum(setup + wanted * p for p in pace) / self.processes
+            seeds = max(FRESH, min(MOST_FRESH, int(left / one_seed)))
+        afford = (left * self.processes / seeds - setup * len(pace)) / sum(pace)
+        return seeds, max(LEAST, min(wanted, int(afford)))
 
     def _rung(self, step: int, methods: Sequence[str], seeds: list[int], rounds: int) -> Comparison:
         who = ", ".join(methods)
@@ -164,8 +172,12 @@ class Race:
 
     def _time(self, rounds: int, methods: int, seeds: int, setup: float, seconds: float) -> float:
         """How long a rung takes, in seconds."""
-        starting = STARTING if self.processes > 1 else 0.0
-        return starting + methods * seeds * (setup + rounds * seconds) / self.processes
+        return self._starting + methods * seeds * (setup + rounds * seconds) / self.processes
+
+    @property
+    def _starting(self) -> float:
+        """Seconds until other processes are there."""
+        return STARTING if self.processes > 1 else 0.0
 
     def _trial(self) -> tuple[float, float]:
         """(seconds to set up a run, seconds a round), of two rounds of FedAvg."""

@@ -3,8 +3,9 @@
 import shlex
 from typing import Any
 
+from fedstrata.data import is_own
 from fedstrata.experiment import DEFAULTS, Experiment
-from fedstrata.partition import Dirichlet
+from fedstrata.partition import ByOwner, Dirichlet
 from fedstrata.toml import inline
 
 OPTIONS = "data", "label", "client", "model", "rounds", "seed"
@@ -22,6 +23,8 @@ def run_command(exp: Experiment, method: str) -> str:
     if isinstance(split, Dirichlet) and split == Dirichlet(split.clients, alpha=split.alpha):
         settings.pop("partition", None)
         words += ["--clients", str(split.clients), "--alpha", str(split.alpha)]
+    elif split == ByOwner() and is_own(exp.data):
+        settings.pop("partition", None)  # as its column of clients says
     for name, value in settings.items():
         for path, one in _changed(name, value):
             words += ["--set", f"{path}={inline(one)}"]

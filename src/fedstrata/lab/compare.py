@@ -9,10 +9,13 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from fedstrata.cost import CostCard
 from fedstrata.data import Dataset
-from fedstrata.errors import DataError, SettingError, check
+from fedstrata.errors import SettingError, check
 from fedstrata.experiment import Experiment, read_toml
-from fedstrata.lab.many import Job, Told, loaded, run_all
+from fedstrata.files import make_folder
+from fedstrata.lab.jobs import Job, Told, loaded
+from fedstrata.lab.many import run_all
 from fedstrata.lab.measure import card_of, columns, measured, rounds_to
 from fedstrata.lab.stats import holm, interval, paired
 from fedstrata.lab.words import verdict, words
@@ -115,13 +118,8 @@ def contest(
     entries, data = prepared(entries)
     every = {entry.name: jobs_of(entry, seeds, folder) for entry in entries}
     run_all([job for mine in every.values() for job in mine], jobs, told)
-    rounds = {name: [read_rounds(job.folder) for job in mine] for name, mine in every.items()}
     cards = {e.name: card_of(e.runs[0], d) for e, d in zip(entries, data, strict=True)}
-    numbers = {name: [measured(r, cards[name]) for r in mine] for name, mine in rounds.items()}
-    goal = _mean(numbers[entries[0].name], "tail") if target is None else target
-    for name, mine in numbers.items():
-        for one, lines in zip(mine, rounds[name], strict=True):
-            one["rounds"] = rounds_to(lines, goal)
+    numbers, goal = _numbers(every, cards, target)
     watched = all(one["worst10"] is not None for mine in numbers.values() for one in mine)
     shown = [c for c in columns(goal) if c.key != "worst10" or watched]
     rows = _rows(numbers, [c.key for c in shown])
@@ -131,6 +129,19 @@ def contest(
     found = Comparison(dict(settings), list(seeds), goal, methods, *made, folder)
     (folder / "compare.json").write_text(json.dumps(json.loads(json_text(found.to_dict())), indent=2) + "\n")
     return found
+
+
+def _numbers(
+    every: Mapping[str, Sequence[Job]], cards: Mapping[str, CostCard], target: float | None
+) -> tuple[dict[str, list[dict[str, Any]]], float]:
+    """(what was measured of every run, by name; the accuracy that rounds are counted to: the first one's, or given)."""
+    rounds = {name: [read_rounds(job.folder) for job in mine] for name, mine in every.items()}
+    numbers = {name: [measured(r, cards[name]) for r in mine] for name, mine in rounds.items()}
+    goal = _mean(next(iter(numbers.values())), "tail") if target is None else target
+    for name, mine in numbers.items():
+        for one, lines in zip(mine, rounds[name], strict=True):
+            one["rounds"] = rounds_to(lines, goal)
+    return numbers, goal
 
 
 def prepared(entries: Sequence[Entry]) -> tuple[list[Entry], list[Dataset]]:
@@ -211,8 +222,4 @@ def kept_or_not(out: str | Path | None) -> Iterator[Path]:
         with TemporaryDirectory(prefix="fedstrata-") as folder:
             yield Path(folder)
         return
-    try:
-        Path(out).mkdir(parents=True, exist_ok=True)
-    except OSError as e:
-        raise DataError(f"the folder {out} cannot be made: {e.strerror or e}") from None
-    yield Path(out)
+    yield make_folder(out)

@@ -1,13 +1,12 @@
-"""Many runs at once: processes of one's own, each with its share of the cores; finished runs are not repeated."""
+"""Many runs: in processes of their own, each with its share of the cores, or together on a GPU; none is repeated."""
 
 import json
 import os
 import sys
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
 from subprocess import PIPE, Popen, TimeoutExpired
@@ -16,34 +15,21 @@ from threading import Thread
 from typing import IO, Any
 
 from fedstrata import errors
-from fedstrata.data import Dataset, dataset, is_own
-from fedstrata.errors import DataError, FedstrataError, check
-from fedstrata.experiment import Experiment, read_toml
-from fedstrata.record import finished as has_ended
-from fedstrata.stopping import Stopped
+from fedstrata.errors import FedstrataError, check
+from fedstrata.experiment import Experiment
+from fedstrata.lab.jobs import Job, Told, finished, named, play
+from fedstrata.lab.together import companies, run_together
 from fedstrata.threads import cores
 
 PATIENCE = 3.0
 """Seconds for processes that are told to stop to write a checkpoint."""
 
 
-@dataclass(frozen=True)
-class Job:
-    """A run that is wanted: what it is called, its experiment, and its folder."""
-
-    name: str
-    experiment: Experiment
-    folder: Path
-
-
-Told = Callable[[Job, dict[str, Any] | None], None]
-"""Is told every round of every run, and None when a run has ended, or was there already."""
-
-
 def run_all(jobs: Sequence[Job], processes: int | None = None, told: Told | None = None) -> None:
     """Run what is not finished yet, so many at a time.
 
-    Each process has an equal share of the cores. A single one is this one.
+    Each process has an equal share of the cores. A single one is this one, and unless its number was given, runs that
+    can go on together on a GPU do.
     """
     check(processes is None or processes >= 1, f"jobs must be at least 1; got {processes}")
     say = told or (lambda job, line: None)
@@ -55,47 +41,20 @@ def run_all(jobs: Sequence[Job], processes: int | None = None, told: Told | None
             left.append(job)
     count = min(processes or _fitting(left), max(1, len(left)))
     if count == 1 or not all(map(_importable, left)):
-        for job in left:
-            with _named(job):
-                play(job.experiment, job.folder, lambda line, job=job: say(job, line))
-            say(job, None)
+        for some in companies(left) if processes is None else [[job] for job in left]:
+            if len(some) > 1:
+                run_together(some, say)
+                continue
+            with named(some[0]):
+                play(some[0].experiment, some[0].folder, partial(say, some[0]))
+            say(some[0], None)
     else:
         _run_aside(left, count, say)
 
 
-def finished(job: Job) -> bool:
-    """Whether the folder holds this very run, come to its end; one that was broken off there is gone on with.
-
-    A folder that holds another run is refused.
-    """
-    if not (job.folder / "experiment.toml").exists():
-        return False  # what else may be there is refused as the run begins
-    found = Experiment.of(read_toml(job.folder / "experiment.toml"))
-    if found.fingerprint != job.experiment.fingerprint:
-        raise DataError(f"{job.folder} holds a run with other settings; give another folder by --out, or remove it")
-    return has_ended(job.folder)
-
-
-def play(exp: Experiment, folder: Path, on_round: Callable[[dict[str, Any]], None]) -> None:
-    """Run one experiment here, or go on with it."""
-    exp.run(folder, on_round, loaded(exp), (folder / "experiment.toml").exists())
-
-
-def loaded(exp: Experiment) -> Dataset:
-    """The data of an experiment, kept for the next one."""
-    changed = Path(exp.data).stat().st_mtime_ns if is_own(exp.data) and Path(exp.data).exists() else 0
-    return _loaded(exp.data, exp.label, exp.client, exp.val, changed)
-
-
-@lru_cache(maxsize=1)
-def _loaded(data: str, label: str, client: str, val: float | None, _changed: int) -> Dataset:
-    found = dataset(data, label, client)
-    return found if val is None else found.with_val(val)
-
-
 def _fitting(jobs: Sequence[Job]) -> int:
-    """One a core; a GPU is not shared."""
-    return cores() if all(job.experiment.device == "cpu" for job in jobs) else 1
+    """One a core; neither a GPU nor a Ray cluster is shared."""
+    return cores() if all(job.experiment.device == "cpu" and job.experiment.engine != "ray" for job in jobs) else 1
 
 
 def _importable(job: Job) -> bool:
@@ -192,14 +151,3 @@ def _end(workers: Sequence[Popen[str]]) -> None:
             worker.kill()
         for worker in workers:
             worker.wait()
-
-
-@contextmanager
-def _named(job: Job) -> Iterator[None]:
-    """An error within this block says in which run."""
-    try:
-        yield
-    except FedstrataError as e:
-        raise type(e)(f"{job.name}: {e}") from None
-    except Stopped as e:
-        raise Stopped(f"stopped in {job.name}; the same command with the same --out goes on", e.code - 128) from None

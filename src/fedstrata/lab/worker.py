@@ -11,7 +11,7 @@ from typing import Any
 
 from fedstrata.errors import FedstrataError, in_short
 from fedstrata.experiment import Experiment
-from fedstrata.lab.many import play
+from fedstrata.lab.jobs import play
 from fedstrata.record import json_text
 from fedstrata.threads import share
 

@@ -151,11 +151,8 @@ def fedlws(
 ) -> Recipe:
     """Shrink each layer of the average by how much the clients disagree in it.
     Shi et al., ICLR 2025."""
-    step = (
-        FixedShrink(variant=variant)
-        if mode == "fixed"
-        else LWS(beta, _one_of(mode, "layer", "tensor", "model"), variant, skip_norm)
-    )
+    grain = _one_of("mode", mode, "layer", "tensor", "model", "fixed")
+    step = FixedShrink(variant=variant) if grain == "fixed" else LWS(beta, grain, variant, skip_norm)
     return recipe(**{"shrink": step} | slots)
 
 
@@ -170,9 +167,9 @@ def fedbs(
 ) -> Recipe:
     """Ask everyone first, train the calmest clients, weigh them by calmness.
     As defined in FedPBS, arXiv 2603.13909."""
-    last = _one_of(grad_scope, "model", "last_layer") == "last_layer" and variance == "gradient"
+    last = _one_of("grad_scope", grad_scope, "model", "last_layer") == "last_layer" and variance == "gradient"
     of: Variance = "last_layer_gradient" if last else variance
-    by = "size" if _one_of(importance, "uniform", "samples") == "samples" else "uniform"
+    by = "size" if _one_of("importance", importance, "uniform", "samples") == "samples" else "uniform"
     return recipe(**{"select": Calmest(k, of, by), "weigh": Calm(tau, of, normalise)} | slots)
 
 
@@ -190,9 +187,10 @@ def fedpbs(
 ) -> Recipe:
     """Hold back only clients with small batches or noisy losses.
     FedPBS, arXiv 2603.13909."""
-    weigh = Calm(tau, variance) if aggregation == "sat" else _by(_one_of(aggregation, "uniform", "samples"))
+    by = _one_of("aggregation", aggregation, "uniform", "sat", "samples")
+    weigh = Calm(tau, variance) if by == "sat" else _by(by)
     at_random = Everyone() if k is None else Sample(k)
-    select = Calmest(k, variance) if _one_of(selection, "random", "sur") == "sur" else at_random
+    select = Calmest(k, variance) if _one_of("selection", selection, "random", "sur") == "sur" else at_random
     local = SelectiveProx(mu, batch, threshold, variance, two_phase)
     return recipe(**{"select": select, "local": local, "weigh": weigh} | slots)
 
@@ -342,14 +340,14 @@ def adadecay(alpha: float = 4.0, strength: float = 5e-4, **slots: Any) -> Recipe
     return recipe(**{"shrink": AdaDecay(alpha, strength)} | slots)
 
 
-def _one_of(value: Any, *known: str) -> Any:
+def _one_of(name: str, value: Any, *known: str) -> Any:
     if value not in known:
-        raise SettingError(f"{value!r} is not a choice here; {near(str(value), known)}")
+        raise SettingError(f"{name} cannot be {value!r}; {near(str(value), known)}")
     return value
 
 
 def _by(weighting: Weighting) -> BySize | Equal:
-    return BySize() if _one_of(weighting, "samples", "uniform") == "samples" else Equal()
+    return BySize() if _one_of("weighting", weighting, "samples", "uniform") == "samples" else Equal()
 
 
 def _rate(lr: float) -> tuple[Rate, ...]:

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from fedstrata.errors import DataError
+from fedstrata.files import make_folder
 from fedstrata.report.again import Again, different_splits
 from fedstrata.report.folders import Group, find
 from fedstrata.report.lens import Heat, lens
@@ -20,11 +20,7 @@ KINDS = "pdf", "png"
 
 def draw_figures(folders: Iterable[str | Path], into: str | Path) -> list[Path]:
     """Draw curves, fairness, split and layers of some runs into a folder, each as PDF and as PNG."""
-    found, into = find(folders), Path(into)
-    try:
-        into.mkdir(parents=True, exist_ok=True)
-    except OSError as e:
-        raise DataError(f"the folder {into} cannot be made: {e.strerror or e}") from None
+    found, into = find(folders), make_folder(into)
     groups, where = found.groups, main_set(found.groups)
     made: dict[str, Any] = {}
     with printed():

@@ -165,7 +165,7 @@ def _run_folders(folder: Path) -> list[Path]:
         return [folder]
     found = sorted(path.parent for path in folder.rglob("rounds.jsonl"))
     if not found:
-        raise DataError(f"{folder} is no run folder, and none is below it: it has no rounds.jsonl")
+        raise DataError(f"{folder} is not a run folder, and none is below it: it has no rounds.jsonl")
     return found
 
 

@@ -87,7 +87,7 @@ def plotly_script() -> str:
     try:
         from plotly.offline import get_plotlyjs
     except ImportError:
-        raise DataError("the report page needs plotly: pip install 'fedstrata[report]'") from None
+        raise DataError("the report page needs plotly: pip install plotly") from None
     return get_plotlyjs()
 
 

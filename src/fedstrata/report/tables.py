@@ -15,8 +15,8 @@ COLUMNS = "test", "val", "train", "clients", "worst 10 %", "spread"
 
 def runs_table(finals: Mapping[str, Mapping[str, Any]], title: str | None = None) -> Table:
     """The last round of some runs side by side: accuracy on every set and over the clients, and the loss."""
-    table = Table(title=_title(title), title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    table.add_column("method", no_wrap=True)
+    table = Table(title=_title(title), title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
+    table.add_column("method", overflow="fold")  # where it is too wide, the name is broken and no number is cut
     rows = {name: _cells(final) for name, final in finals.items()}
     found = dict.fromkeys(c for cells in rows.values() for c in cells)
     columns = [c for c in COLUMNS if c in found] + [c for c in found if c not in COLUMNS]

@@ -21,7 +21,7 @@ def updates_at_once(fed: Federation, memory: float | None) -> int:
     has = memory * 2**30 if memory is not None else SHARE_OF_MEMORY * memory_of(layout.device)
     each = COPIES * layout.size * layout.dtype.itemsize
     room = max(1, int(has / each))
-    if clients > room and not fed.recipe.streams:
+    if clients > room and fed.recipe.single:
         raise SettingError(
             f"the updates of {clients} clients take {clients * each / 2**30:.3g} GiB, there are {has / 2**30:.3g}, and "
             f"{' and '.join(fed.recipe.single)} must see each by itself; choose fewer clients a round, e.g. "

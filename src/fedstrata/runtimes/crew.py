@@ -130,34 +130,47 @@ def can_differentiate() -> bool:
         return False
 
 
-def packed(tree: Any) -> Any:
-    """The same with tensors as bytes: each by itself, and not the whole of what it is a part of."""
+def packed(tree: Any, copy: bool = True) -> Any:
+    """The same with tensors as bytes: each by itself, and not the whole of what it is a part of.
+
+    Without a copy, where there need be none, these are the bytes themselves: for what is sent off at once.
+    """
 
     def pack(v: Any) -> Any:
         if not isinstance(v, Tensor):
             return v
-        flat = torch.empty(v.numel(), dtype=v.dtype).copy_(v.detach().reshape(-1))
-        return _Packed(flat.view(torch.uint8).numpy(), v.dtype, tuple(v.shape))
+        v = v.detach().cpu()
+        order = sorted(range(v.dim()), key=lambda d: -v.stride(d))  # as they lie, or products may differ in a last bit
+        order = order if v.permute(order).is_contiguous() else list(range(v.dim()))
+        turned = v.permute(order)
+        flat = turned.reshape(-1)
+        if copy or flat.stride(0) != 1:
+            flat = torch.empty(flat.shape, dtype=v.dtype).copy_(flat)
+        return _Packed(flat.view(torch.uint8).numpy(), v.dtype, tuple(turned.shape), order)
 
     return tree_map(pack, tree)
 
 
-def unpacked(tree: Any) -> Any:
-    """The other way round."""
+def unpacked(tree: Any, copy: bool = True) -> Any:
+    """The other way round; bytes that cannot be written to are copied, or else must only be read."""
 
     def unpack(v: Any) -> Any:
         if not isinstance(v, _Packed):
             return v
-        return (
-            torch.from_numpy(v.bytes).view(v.dtype).view(v.shape) if v.bytes.size else torch.empty(v.shape).to(v.dtype)
-        )
+        back = [v.order.index(d) for d in range(len(v.order))]
+        if not v.bytes.size:
+            return torch.empty(v.shape, dtype=v.dtype).permute(back)
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "The given NumPy array is not writable")
+            flat = torch.from_numpy(v.bytes if v.bytes.flags.writeable or not copy else v.bytes.copy())
+        return flat.view(v.dtype).view(v.shape).permute(back)
 
     return tree_map(unpack, tree)
 
 
 class _Packed:
-    def __init__(self, bytes: Any, dtype: torch.dtype, shape: tuple[int, ...]):
-        self.bytes, self.dtype, self.shape = bytes, dtype, shape
+    def __init__(self, bytes: Any, dtype: torch.dtype, shape: tuple[int, ...], order: Sequence[int]):
+        self.bytes, self.dtype, self.shape, self.order = bytes, dtype, shape, order
 
 
 def _serve(work: Work, end: Connection, others: Sequence[Connection], prctl: Any, parent: int) -> None:
@@ -180,7 +193,7 @@ def _serve(work: Work, end: Connection, others: Sequence[Connection], prctl: Any
         try:
             answer = pickle.dumps((True, packed(work(unpacked(job)))))
         except Exception as e:
-            answer = pickle.dumps((False, _portable(e)))
+            answer = pickle.dumps((False, portable(e)))
         try:
             end.send_bytes(answer)
         except OSError:
@@ -192,7 +205,7 @@ def _differentiates() -> bool:
     return bool(torch.autograd.grad((x * x).sum(), x)[0] == 2)
 
 
-def _portable(e: Exception) -> Exception:
+def portable(e: Exception) -> Exception:
     """An error that survives being sent, and says where it was; with its text alone where it does not by itself."""
     where = f"In a worker process:\n{''.join(format_exception(e))}"
     try:

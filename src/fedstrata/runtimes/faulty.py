@@ -33,12 +33,12 @@ class Faulty:
         return self.runtime.survey(server, names, ids)
 
     def train(self, server: Server, cohort: Cohort, brief: State, probes: frozenset[str]) -> Replies:
-        here = ~self._struck("dropout", cohort)
+        here = ~self._struck("dropout", cohort.number, cohort.ids)
         if not bool(here.any()):
             return nobody(server, cohort)
         cohort, brief = part_of(cohort, brief, here)
         replies = self.runtime.train(server, cohort, brief, probes)
-        return replies.only(~self._struck("late", cohort))
+        return replies.only(~self._struck("late", cohort.number, replies.ids))
 
     def score(self, model: Tensor, buffers: Arrays, name: str) -> Arrays:
         return self.runtime.score(model, buffers, name)
@@ -46,6 +46,5 @@ class Faulty:
     def close(self) -> None:
         self.runtime.close()
 
-    def _struck(self, fault: str, cohort: Cohort) -> Tensor:
-        struck = self.fates.struck(fault, cohort.number, cohort.ids.tolist())
-        return torch.from_numpy(struck).to(cohort.ids.device)
+    def _struck(self, fault: str, number: int, ids: Tensor) -> Tensor:
+        return torch.from_numpy(self.fates.struck(fault, number, ids.tolist())).to(ids.device)

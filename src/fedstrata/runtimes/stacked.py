@@ -65,12 +65,12 @@ def _told(number: int) -> Iterator[None]:
         raise ClientError(f"{what}; engine = 'apart' names the client, and runs models that vmap cannot stack") from e
 
 
-def clients_at_once(fed: Federation) -> int:
-    """How many clients of this task fit into our share of the device's memory."""
+def clients_at_once(fed: Federation, device: torch.device | None = None) -> int:
+    """How many clients of this task fit into our share of the memory of a device: the task's own unless given."""
     layout, example = fed.task.layout, fed.clients.x[0].numel()
     batch = fed.training.batch or int(fed.clients.sizes.max())
     work = 10 * layout.size + 3 * batch * (example + activations(fed))  # copies of P held at the peak
-    return max(1, int(SHARE_OF_MEMORY * memory_of(layout.device) / (work * layout.dtype.itemsize)))
+    return max(1, int(SHARE_OF_MEMORY * memory_of(device or layout.device) / (work * layout.dtype.itemsize)))
 
 
 def activations(fed: Federation) -> int:

@@ -1,7 +1,7 @@
 """Client memories by id, created on the first visit: in memory, or on disk where they would take too much of it."""
 
 import os
-from collections.abc import Iterator, MutableMapping, Sequence
+from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from tempfile import TemporaryFile
@@ -80,9 +80,8 @@ class Vault:
     @classmethod
     def of(cls, fresh: State, population: int, room: float | None, folder: Path | None = None) -> "Vault":
         """For so many clients: on disk where they might take more than `room` bytes, or a quarter of the machine."""
-        each = sum(v.numel() * v.element_size() for v in tree_leaves(fresh))
-        has = SHARE_OF_MEMORY * memory_of(torch.device("cpu")) if room is None else room
-        return cls(fresh, Shelf(tree_map(lambda v: v.cpu(), fresh), folder) if population * each > has else None)
+        on_disk = in_memory(fresh, population, room) == 0
+        return cls(fresh, Shelf(tree_map(lambda v: v.cpu(), fresh), folder) if on_disk else None)
 
     def take(self, ids: Sequence[int], device: torch.device, *parts: str) -> State:
         """These clients' memories, stacked, [K, ...] each; of some parts only where those are named."""
@@ -95,7 +94,23 @@ class Vault:
             if keep[j]:
                 self.memories[i] = tree_map(lambda v, j=j: v[j].to("cpu", copy=True), stacked)
 
+    def some(self, ids: Sequence[int], *parts: str) -> dict[int, State]:
+        """What those of these clients remember who have had a turn; of some parts only where those are named."""
+        known = {i: m for i in ids if (m := self.memories.get(i)) is not None}
+        return {i: {n: v for n, v in m.items() if n in (parts or self.fresh)} for i, m in known.items()}
+
+    def keep(self, memories: Mapping[int, State]) -> None:
+        """Remember this of these clients."""
+        self.memories.update(memories)
+
     def close(self) -> None:
         """Forget what is on disk."""
         if isinstance(self.memories, Shelf):
             self.memories.close()
+
+
+def in_memory(fresh: State, population: int, room: float | None) -> int | None:
+    """Of how many runs all memories fit into `room` bytes, or a quarter of the machine; None where there are none."""
+    each = sum(v.numel() * v.element_size() for v in tree_leaves(fresh))
+    has = SHARE_OF_MEMORY * memory_of(torch.device("cpu")) if room is None else room
+    return int(has / (population * each)) if each else None

@@ -26,7 +26,10 @@ class Disco(Weigh):
 
     def validate(self):
         target = self.target or (1.0,)
-        check(min(target) >= 0 and sum(target) > 0, f"Disco.target must be a distribution; got {self.target}")
+        check(
+            min(target) >= 0 and sum(target) > 0,
+            f"Disco.target must be numbers from 0 that add up to 1; got {self.target}",
+        )
 
     @property
     def needs(self):

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from fedstrata.core import Weigh
-from fedstrata.errors import SettingError, check
+from fedstrata.errors import NeedError, check
 
 
 @final
@@ -32,7 +32,7 @@ class Nova(Weigh):
 
     def weights(self, state, round):
         if self.mu and round.lr is None:
-            raise SettingError("Nova with mu needs the clients' learning rate: give lr")
+            raise NeedError("Nova with mu needs the clients' learning rate: give lr")
         momentum = self.momentum if self.momentum is not None else getattr(round.training, "momentum", 0.0)
         t, p = round.cohort.stats["steps"].double(), round.share
         a = effective_steps(t, momentum, (round.lr or 0.0) * self.mu)

@@ -1,0 +1,1 @@
+"""An experiment of fedstrata as a Flower app."""

@@ -1,0 +1,174 @@
+"""A session on a lent machine with a GPU that nothing can be downloaded to, and that takes 64 MiB along with each call.
+
+    python experiments/gpu_session.py pack fashion_mnist cifar10    here: data for the calls, in .data/calls/1, 2, ...
+    python experiments/gpu_session.py run .data/calls/1 $OUT        there, in each call: unpack, run, until time is up
+    python experiments/gpu_session.py gather FOLDER                 here: add what came back to the results
+
+`run` makes what is missing in ORDER, as far as the data of this call and of those before it go. What a call broke off,
+the next one on the same machine goes on with. PYTHONPATH=src does instead of an installation.
+"""
+
+import lzma
+import os
+import shlex
+import subprocess
+import sys
+from io import BytesIO
+from pathlib import Path
+from shutil import copyfile
+from time import monotonic
+
+import numpy as np
+import typer
+
+from fedstrata.data.download import missing
+from fedstrata.data.sources import SOURCES
+from fedstrata.data.store import root
+from fedstrata.reproduce import plan, read
+
+ORDER = """
+fedlayerwise-table1
+fedprox-adaptive-mu
+fedpbs-uci-har
+fedlws-table1-fashion --columns "alpha 0.1"
+fedlws-table11
+fedlws-table10 --seeds 1 --columns "alpha 0.1"
+fedlws-table4 --seeds 1 --columns "alpha 0.1"
+fedlws-table1-fashion --columns "alpha 0.5"
+fedlws-figure1
+fedlws-figure6
+fedlws-figure4
+fedlws-figure3
+fedlws-table1-fashion
+fedlws-table10 --seeds 1 --columns "alpha 100"
+fedlws-table4 --seeds 1 --columns "alpha 100"
+fedlws-table1-cifar10 --seeds 1
+fedlws-table12
+"""
+"""What is to be made first, as words of `fedstrata reproduce`."""
+
+HERE = Path(".data")
+"""Is ignored by git, and stays on the lent machine from call to call."""
+
+ROOM = 58 << 20
+"""Bytes of a call's data; the working tree takes the rest."""
+
+ACROSS, SIDE = 100, 32
+"""Images beside each other on a sheet, and their pixels."""
+
+app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+
+
+@app.command()
+def pack(names: list[str]) -> None:
+    """Pack data sets for as many calls as they take."""
+    calls, full = 1, 0
+    for file in (f.path for name in names for f in SOURCES[name].files):
+        packed = packed_file(root() / file)
+        size = sum(map(len, packed.values()))
+        calls, full = (calls, full + size) if full + size <= ROOM else (calls + 1, size)
+        for ending, content in packed.items():
+            path = HERE / "calls" / str(calls) / f"{file}{ending}"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(content)
+    for call in range(1, calls + 1):
+        folder = HERE / "calls" / str(call)
+        typer.echo(f"carry {folder}, run: PYTHONPATH=src python experiments/gpu_session.py run {folder} $OUT")
+
+
+@app.command()
+def run(folder: Path, out: Path, minutes: float = 9.3, only: str = "", jobs: int | None = None) -> None:
+    """Unpack a call's data, and make what is missing of ORDER until time is up; runs go on together unless told."""
+    end = monotonic() + 60 * minutes
+    os.environ["FEDSTRATA_DATA"] = str((HERE / "unpacked").resolve())
+    unpack(folder, HERE / "unpacked")
+    kept = HERE / "results"
+    kept.mkdir(parents=True, exist_ok=True)
+    bring(kept, out)  # it was emptied, and what is there is not made again
+    for line in (words for words in ORDER.strip().splitlines() if only in words):
+        if lacking := lacking_data(line):
+            typer.echo(f"{line}: waits for {', '.join(lacking)}")
+        elif monotonic() < end - 20:
+            means = ["--device", "cuda", "--precision", "tf32", "--results", str(out)]
+            means += [] if jobs is None else ["--jobs", str(jobs)]
+            reproduced(line, means, end - monotonic())
+            for picture in out.glob("*.png"):  # eight files may come back
+                picture.unlink()
+            bring(out, kept)
+
+
+@app.command()
+def gather(folder: Path) -> None:
+    """Add what came back to experiments/NAME/results.jsonl, each line once."""
+    for new in sorted(folder.glob("*.jsonl")):
+        file = plan.root() / new.stem / "results.jsonl"
+        there = set(file.read_text().splitlines()) if file.exists() else set()
+        lines = [line for line in new.read_text().splitlines() if line not in there]
+        with file.open("a") as f:
+            f.writelines(f"{line}\n" for line in lines)
+        typer.echo(f"{new.stem}: {len(lines)} more runs")
+
+
+def packed_file(path: Path) -> dict[str, bytes]:
+    """What a published file becomes on its way, by ending: photographs as sheets, texts compressed."""
+    if path.suffix == ".bin":
+        records = np.fromfile(path, np.uint8).reshape(-1, 1 + 3 * SIDE**2)
+        images = records[:, 1:].reshape(-1, ACROSS, 3, SIDE, SIDE).transpose(0, 3, 1, 4, 2)
+        return {".webp": _as_webp(images.reshape(-1, ACROSS * SIDE, 3)), ".labels": records[:, 0].tobytes()}
+    content = path.read_bytes()
+    return {"": content} if path.suffix == ".gz" else {".xz": lzma.compress(content, preset=1)}
+
+
+def unpack(folder: Path, to: Path) -> None:
+    """Bring a call's files back to what was published."""
+    for path in sorted(p for p in folder.rglob("*") if p.is_file() and p.suffix != ".labels"):
+        same = path.suffix not in (".webp", ".xz")
+        target = to / path.relative_to(folder) if same else (to / path.relative_to(folder)).with_suffix("")
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if path.suffix == ".webp":
+            labels = np.frombuffer(path.with_suffix(".labels").read_bytes(), np.uint8)
+            images = _of_webp(path).reshape(-1, SIDE, ACROSS, SIDE, 3).transpose(0, 2, 4, 1, 3)
+            np.concatenate([labels[:, None], images.reshape(len(labels), -1)], 1).tofile(target)
+        else:
+            target.write_bytes(path.read_bytes() if same else lzma.decompress(path.read_bytes()))
+
+
+def lacking_data(line: str) -> list[str]:
+    """Data sets of a line of ORDER that are not there."""
+    used = {str(c.settings["data"]).partition("(")[0] for c in read(line.split()[0]).cells}
+    return sorted(name for name in used if name in SOURCES and missing(SOURCES[name]))
+
+
+def reproduced(line: str, means: list[str], seconds: float) -> None:
+    """Run a line; when its time is up, it keeps what it has."""
+    command = [sys.executable, "-m", "fedstrata", "reproduce", *shlex.split(line), *means]
+    process = subprocess.Popen(command)
+    try:
+        process.wait(seconds)
+    except subprocess.TimeoutExpired:
+        process.terminate()
+        process.wait()
+
+
+def bring(a: Path, b: Path) -> None:
+    """Copy results."""
+    for file in a.glob("*.jsonl"):
+        copyfile(file, b / file.name)
+
+
+def _as_webp(sheet: np.ndarray) -> bytes:
+    from PIL import Image
+
+    file = BytesIO()
+    Image.fromarray(np.ascontiguousarray(sheet)).save(file, "webp", lossless=True)
+    return file.getvalue()
+
+
+def _of_webp(path: Path) -> np.ndarray:
+    from PIL import Image
+
+    return np.asarray(Image.open(path).convert("RGB"))
+
+
+if __name__ == "__main__":
+    app()

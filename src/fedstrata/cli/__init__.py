@@ -1,0 +1,103 @@
+"""The command: what can be said to it. Errors are one sentence on standard error and exit code 2.
+
+Nothing here imports torch, so that help is quick; what commands do is in `fedstrata.commands`.
+"""
+
+import os
+import sys
+from typing import Annotated, Any
+
+from typer import Abort, Exit, Option, Typer, echo
+from typer.core import TyperGroup
+
+from fedstrata.cli import about, data, deploy, experiments
+from fedstrata.errors import FedstrataError
+from fedstrata.stopping import Stopped
+from fedstrata.version import __version__
+
+
+class _Ended(Exception):
+    """A run that was asked to stop has: the sentence about it, and the exit code."""
+
+    def __init__(self, stopped: Stopped):
+        super().__init__(str(stopped))
+        self.code = stopped.code
+
+
+class _Commands(TyperGroup):
+    """All commands. Typer takes every KeyboardInterrupt for a bare Ctrl-C, and would lose the sentence of a Stopped."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except Stopped as e:
+            raise _Ended(e) from None
+
+
+app = Typer(
+    cls=_Commands,
+    add_completion=False,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    help="Federated learning on data that differs from client to client.",
+)
+app.command()(experiments.demo)
+app.command()(experiments.run)
+app.command()(experiments.compare)
+app.command()(experiments.advise)
+app.command()(experiments.partition)
+app.command()(about.methods)
+app.command()(about.explain)
+app.command()(about.cite)
+app.command()(about.report)
+app.command()(about.reproduce)
+app.add_typer(data.app, name="data")
+app.add_typer(deploy.app, name="deploy")
+
+STOPPED = 130
+"""The exit code after Ctrl-C, as of every command."""
+
+
+@app.callback(invoke_without_command=True)
+def _version(version: Annotated[bool, Option("--version", help="Show the version and exit.")] = False) -> None:
+    if version:
+        echo(f"fedstrata {__version__}")
+        raise Exit
+
+
+def main(args: list[str] | None = None) -> None:
+    """The entry point: whatever goes wrong is one sentence and an exit code above 0."""
+    if "" not in sys.path:
+        sys.path.append("")  # this folder may hold a model of one's own; last, so that it hides nothing installed
+    try:
+        code: Any = app(args, standalone_mode=False)
+    except FedstrataError as e:
+        _stop(str(e))
+    except _Ended as e:
+        _stop(str(e), e.code)
+    except (Abort, KeyboardInterrupt):
+        _stop("stopped; what was finished is in the run folder", STOPPED)
+    except Exception as e:
+        if said := getattr(e, "format_message", None):  # click's own, which newer typers carry within themselves
+            _stop(f"{said()} Try {_asked(e)} --help." if said().strip() else "")  # of no words at all help was shown
+        if os.environ.get("FEDSTRATA_DEBUG"):
+            raise
+        _stop(f"{type(e).__name__}: {e} (set FEDSTRATA_DEBUG=1 to see where)")
+    else:
+        if code == STOPPED:
+            _stop("stopped; what was finished is in the run folder", STOPPED)
+        sys.exit(code if isinstance(code, int) else 0)
+
+
+def _asked(error: Exception) -> str:
+    """The command that click found fault with, e.g. fedstrata run."""
+    at, words = getattr(error, "ctx", None), []
+    while at is not None and at.parent is not None:
+        words, at = [at.info_name, *words], at.parent
+    return " ".join(["fedstrata", *words])
+
+
+def _stop(sentence: str, code: int = 2) -> None:
+    if sentence:
+        print(f"fedstrata: {' '.join(sentence.split())}", file=sys.stderr)  # noqa: T201
+    sys.exit(code)

@@ -1,0 +1,1 @@
+"""Deployments: a federation over the network, on this machine or on many."""

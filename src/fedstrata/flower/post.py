@@ -1,0 +1,57 @@
+"""Messages to nodes, and what comes back in time."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from time import monotonic, sleep
+
+from flwr.app import Message, RecordDict
+from flwr.serverapp import Grid
+
+
+@dataclass(frozen=True)
+class Answers:
+    """By node: what came back, and what Flower says of those that failed. Who is in neither did not answer in time."""
+
+    there: dict[int, RecordDict] = field(default_factory=dict)
+    failed: dict[int, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Post:
+    """Sends a message to each of some nodes, and looks for replies every so many seconds."""
+
+    grid: Grid
+    poll: float = 0.5
+
+    def online(self) -> list[int]:
+        """The nodes that are there."""
+        return sorted(self.grid.get_node_ids())
+
+    def ask(
+        self, contents: Mapping[int, RecordDict], kind: str, deadline: float = 0.0, enough: int | None = None
+    ) -> Answers:
+        """The replies of these nodes until the deadline, in seconds from now, or until enough of them came."""
+        found, end = Answers(), monotonic() + deadline if deadline else None
+        messages = [self._message(node, content, kind, deadline) for node, content in contents.items()]
+        ids = list(self.grid.push_messages(messages))
+        waiting = {i: node for i, node in zip(ids, contents, strict=False) if i}  # Flower has None for what it refused
+        found.failed.update(
+            {node: "Flower did not take the message" for node in contents if node not in waiting.values()}
+        )
+        while waiting:
+            for reply in self.grid.pull_messages(list(waiting)):
+                node = waiting.pop(reply.metadata.reply_to_message_id)  # the sender of a failure is the SuperLink
+                if reply.has_error():
+                    found.failed[node] = f"{reply.error.reason} (Flower's code {reply.error.code})"
+                else:
+                    found.there[node] = reply.content
+            if not waiting or (enough is not None and len(found.there) >= enough):
+                break
+            if end is not None and monotonic() >= end:
+                break
+            sleep(self.poll if end is None else max(0.01, min(self.poll, end - monotonic())))
+        return found
+
+    def _message(self, node: int, content: RecordDict, kind: str, deadline: float) -> Message:
+        """One that nobody works on any more once it is too late."""
+        return Message(content, node, kind, ttl=deadline or None)

@@ -1,0 +1,75 @@
+"""Convolutions of K clients' images as products of matrices: what a GPU does faster where grouped ones are slow.
+
+cuDNN runs a convolution in groups, one client each, as a loop over the clients where there are few channels. Here
+every image becomes the matrix of its patches, [C k k, H' W'], and all images of all clients are multiplied at once.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+Pair = tuple[int, int]
+
+
+class PatchConv(torch.autograd.Function):
+    """x [B K, C, H, W] and each client's own filters, weight [K, O, C, k, k] -> [B K, O, H', W']."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, stride: Pair, padding: Pair, dilation: Pair) -> Tensor:
+        k, o = weight.shape[:2]
+        windows = _windows(x, weight.shape[3:], stride, padding, dilation)  # [B K, C, k, k, H', W']
+        patches = windows.flatten(4).flatten(1, 3)
+        out = torch.bmm(_each(weight.reshape(k, o, -1), len(x) // k), patches)
+        ctx.save_for_backward(patches, weight)
+        ctx.how = x.shape, stride, padding, dilation
+        return out.unflatten(2, windows.shape[4:])
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> tuple[Any, ...]:
+        (patches, weight), (shape, stride, padding, dilation) = ctx.saved_tensors, ctx.how
+        k, o, out = len(weight), weight.shape[1], grads[0]
+        flat = out.flatten(2)
+        of_x = of_weight = None
+        if ctx.needs_input_grad[0]:
+            columns = torch.bmm(_each(weight.reshape(k, o, -1).mT, len(flat) // k), flat)
+            of_x = _folded(columns, shape, weight.shape[3:], out.shape[2:], stride, padding, dilation)
+        if ctx.needs_input_grad[1]:
+            of_weight = torch.bmm(flat, patches.mT).unflatten(0, (-1, k)).sum(0).reshape(weight.shape)
+        return of_x, of_weight, None, None, None
+
+
+def _each(matrix: Tensor, images: int) -> Tensor:
+    """[K, ...] -> [B K, ...]: every client's for each of its images."""
+    return matrix.expand(images, *matrix.shape).flatten(0, 1)
+
+
+def _windows(x: Tensor, size: Sequence[int], stride: Pair, padding: Pair, dilation: Pair) -> Tensor:
+    """Each place of the filter as a picture of what it sees there, [N, C, k, k, H', W']: a view."""
+    x = F.pad(x, (padding[1], padding[1], padding[0], padding[0])) if any(padding) else x.contiguous()
+    n, c, h, w = x.shape
+    of = [(s - d * (k - 1) - 1) // t + 1 for s, k, t, d in zip((h, w), size, stride, dilation, strict=True)]
+    steps = c * h * w, h * w, dilation[0] * w, dilation[1], stride[0] * w, stride[1]
+    return x.as_strided((n, c, *size, *of), steps)
+
+
+def _folded(
+    columns: Tensor,
+    shape: torch.Size,
+    size: Sequence[int],
+    of: Sequence[int],
+    stride: Pair,
+    padding: Pair,
+    dilation: Pair,
+) -> Tensor:
+    """What all places of the filter say of each pixel, added up: the transpose of `_windows`."""
+    n, c, h, w = shape
+    each = columns.unflatten(1, (c, *size)).unflatten(-1, tuple(of))
+    x = columns.new_zeros(n, c, h + 2 * padding[0], w + 2 * padding[1])
+    for i in range(size[0]):
+        for j in range(size[1]):
+            a, b = i * dilation[0], j * dilation[1]
+            x[:, :, a : a + of[0] * stride[0] : stride[0], b : b + of[1] * stride[1] : stride[1]] += each[:, :, i, j]
+    return x[:, :, padding[0] : padding[0] + h, padding[1] : padding[1] + w]

@@ -1,0 +1,62 @@
+"""On a terminal of 80 columns names give way, and no number is cut."""
+
+from io import StringIO
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from fedstrata.console import RunsWatcher, Watcher
+from fedstrata.experiment import Experiment
+from fedstrata.lab.many import Job
+from fedstrata.report import runs_table
+from tests.cli.test_cli import QUICK, fedstrata
+
+LONG = "fedlayerwise + lws(beta=0.1) + Sample(k=5)"
+
+
+def narrow() -> Console:
+    return Console(width=80, file=StringIO())
+
+
+def said(console: Console) -> str:
+    assert isinstance(console.file, StringIO)
+    return console.file.getvalue()
+
+
+@pytest.mark.parametrize("name", ["fedavg", LONG])
+def test_progress_says_all_of_its_numbers(name: str):
+    console = narrow()
+    with Watcher(console, {name: 100}) as watcher:
+        watcher.of(name)({"round": 99, "test": {"accuracy": 1.0}, "seconds": 0.123})
+    line = " ".join(said(console).split())
+    assert line.endswith("100/100 accuracy 100.0 % 0.12 s a round left 0:00:00")
+    assert line.startswith(name[:12])
+
+
+@pytest.mark.parametrize("name", ["fedprox-Sample", "fedlayerwise-lws-Sample"])
+def test_a_table_of_a_run_has_all_of_its_columns(name: str):
+    sets = {s: {"accuracy": 0.987, "loss": 1.2345} for s in ("test", "val", "train")}
+    console = narrow()
+    console.print(runs_table({name: sets | {"clients": {"mean": 0.9, "worst10": 0.8, "std": 0.5}}}))
+    assert "…" not in said(console)
+    assert "test loss" in said(console)
+    first = said(console).splitlines()[3].split()[0]
+    assert name.startswith(first)
+    assert len(first) >= 14
+
+
+def test_what_a_run_folder_has_is_called_by_the_folder(tmp_path: Path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert fedstrata("run", "--rounds", "1", "--out", "mine", *QUICK) == 0
+    capsys.readouterr()
+    assert fedstrata("run", "mine/experiment.toml", "--out", "again") == 0
+    assert "mine on digits" in capsys.readouterr().out
+
+
+def test_progress_of_an_unknown_number_of_runs_ends_with_a_number():
+    console = narrow()
+    with RunsWatcher(console, None) as watcher:
+        for _ in range(3):
+            watcher.told(Job("a", Experiment.of({}), Path("a")), None)
+    assert "3/3" in said(console)
