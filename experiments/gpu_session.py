@@ -10,13 +10,13 @@ the next one on the same machine goes on with. PYTHONPATH=src does instead of an
 
 import lzma
 import os
+import re
 import shlex
-import subprocess
 import sys
 from io import BytesIO
 from pathlib import Path
-from shutil import copyfile
-from time import monotonic
+from subprocess import Popen
+from time import monotonic, sleep
 
 import numpy as np
 import typer
@@ -27,25 +27,35 @@ from fedstrata.data.store import root
 from fedstrata.reproduce import plan, read
 
 ORDER = """
-fedlayerwise-table1
+fedlayerwise-table1 --columns "Keras Adam"
+fedlayerwise-table1 --columns "torch Adam"
+fedlayerwise-table1 --columns "Keras SGD"
+fedlayerwise-table1 --columns "torch SGD"
 fedprox-adaptive-mu
-fedpbs-uci-har
+fedpbs-uci-har --columns SGD --rows FedBS --rows "FedBS, normalised" --rows FedGA --rows FedAvg
+fedpbs-uci-har --columns Adam --rows FedBS --rows "FedBS, normalised" --rows FedGA --rows FedAvg
+fedpbs-uci-har --columns SGD --rows FedPBS --rows "FedPBS, sat" --rows "FedPBS, two phases"
+fedpbs-uci-har --columns Adam --rows FedPBS --rows "FedPBS, sat" --rows "FedPBS, two phases"
+fedpbs-uci-har --columns SGD --rows FedProx --rows "FedProx, uniform"
+fedpbs-uci-har --columns Adam --rows FedProx --rows "FedProx, uniform"
+fedpbs-uci-har --columns SGD --rows MOON
+fedpbs-uci-har --columns Adam --rows MOON
 fedlws-table1-fashion --columns "alpha 0.1"
 fedlws-table11
+fedlws-table1-fashion --columns "alpha 0.5"
 fedlws-table10 --seeds 1 --columns "alpha 0.1"
 fedlws-table4 --seeds 1 --columns "alpha 0.1"
-fedlws-table1-fashion --columns "alpha 0.5"
+fedlws-table1-fashion --columns "alpha 100"
+fedlws-table10 --seeds 1 --columns "alpha 100"
+fedlws-table4 --seeds 1 --columns "alpha 100"
+fedlws-table1-cifar10 --seeds 1
 fedlws-figure1
 fedlws-figure6
 fedlws-figure4
 fedlws-figure3
-fedlws-table1-fashion
-fedlws-table10 --seeds 1 --columns "alpha 100"
-fedlws-table4 --seeds 1 --columns "alpha 100"
-fedlws-table1-cifar10 --seeds 1
 fedlws-table12
 """
-"""What is to be made first, as words of `fedstrata reproduce`."""
+"""What is to be made first, as words of `fedstrata reproduce`; a process each, with runs whose clients do the same."""
 
 HERE = Path(".data")
 """Is ignored by git, and stays on the lent machine from call to call."""
@@ -77,24 +87,36 @@ def pack(names: list[str]) -> None:
 
 
 @app.command()
-def run(folder: Path, out: Path, minutes: float = 9.3, only: str = "", jobs: int | None = None) -> None:
-    """Unpack a call's data, and make what is missing of ORDER until time is up; runs go on together unless told."""
+def run(
+    folder: Path, out: Path, minutes: float = 9.3, only: str = "", jobs: int | None = None, beside: int = 1
+) -> None:
+    """Unpack a call's data, and make what is missing of ORDER until time is up, so many lines beside each other.
+
+    `only` those lines that this expression finds. Runs of a line go on together unless told; what it says goes to its log.
+    """
     end = monotonic() + 60 * minutes
     os.environ["FEDSTRATA_DATA"] = str((HERE / "unpacked").resolve())
     unpack(folder, HERE / "unpacked")
-    kept = HERE / "results"
-    kept.mkdir(parents=True, exist_ok=True)
-    bring(kept, out)  # it was emptied, and what is there is not made again
-    for line in (words for words in ORDER.strip().splitlines() if only in words):
+    means = ["--device", "cuda", "--precision", "tf32", *([] if jobs is None else ["--jobs", str(jobs)])]
+    todo: list[str] = []
+    going: list[Popen[bytes]] = []
+    for line in (words for words in ORDER.strip().splitlines() if re.search(only, words)):
         if lacking := lacking_data(line):
             typer.echo(f"{line}: waits for {', '.join(lacking)}")
-        elif monotonic() < end - 20:
-            means = ["--device", "cuda", "--precision", "tf32", "--results", str(out)]
-            means += [] if jobs is None else ["--jobs", str(jobs)]
-            reproduced(line, means, end - monotonic())
-            for picture in out.glob("*.png"):  # eight files may come back
-                picture.unlink()
-            bring(out, kept)
+        else:
+            todo.append(line)
+    while (todo or going) and monotonic() < end - 20:
+        while todo and len(going) < beside:
+            going.append(begun(todo.pop(0), means))
+        if ended := [p for p in going if p.poll() is not None]:
+            going = [p for p in going if p not in ended]
+            merge(HERE / "results", out)
+        sleep(0.2)
+    for process in going:
+        process.terminate()
+    for process in going:
+        process.wait()
+    merge(HERE / "results", out)
 
 
 @app.command()
@@ -139,21 +161,20 @@ def lacking_data(line: str) -> list[str]:
     return sorted(name for name in used if name in SOURCES and missing(SOURCES[name]))
 
 
-def reproduced(line: str, means: list[str], seconds: float) -> None:
-    """Run a line; when its time is up, it keeps what it has."""
-    command = [sys.executable, "-m", "fedstrata", "reproduce", *shlex.split(line), *means]
-    process = subprocess.Popen(command)
-    try:
-        process.wait(seconds)
-    except subprocess.TimeoutExpired:
-        process.terminate()
-        process.wait()
+def begun(line: str, means: list[str]) -> Popen[bytes]:
+    """A process that makes a line; when it is told to stop, it keeps what it has."""
+    place = HERE / "results" / "-".join(re.findall(r"[\w.]+", line))
+    place.mkdir(parents=True, exist_ok=True)
+    command = [sys.executable, "-m", "fedstrata", "reproduce", *shlex.split(line), *means, "--results", str(place)]
+    with (place / "log").open("ab") as log:
+        return Popen(command, stdout=log, stderr=log)
 
 
-def bring(a: Path, b: Path) -> None:
-    """Copy results."""
-    for file in a.glob("*.jsonl"):
-        copyfile(file, b / file.name)
+def merge(results: Path, out: Path) -> None:
+    """The results of all lines, a file for each table."""
+    for name in {f.name for f in results.glob("*/*.jsonl")}:
+        found = [line for f in sorted(results.glob(f"*/{name}")) for line in f.read_text().splitlines()]
+        (out / name).write_text("".join(f"{line}\n" for line in found))
 
 
 def _as_webp(sheet: np.ndarray) -> bytes:

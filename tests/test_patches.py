@@ -15,28 +15,29 @@ CASES = {
 }
 
 
+@pytest.mark.parametrize("biased", [True, False])
 @pytest.mark.parametrize("name", CASES)
-def test_patches_give_what_each_clients_convolution_gives_and_its_gradients(name):
+def test_patches_give_what_each_clients_convolution_gives_and_its_gradients(name, biased):
     channels, filters, side, size, stride, padding, dilation = CASES[name]
     k, b = 3, 4
     draw = torch.Generator().manual_seed(0)
     x = torch.randn(b * k, channels, side, side + 1, dtype=torch.float64, generator=draw).requires_grad_()
     w = torch.randn(k, filters, channels, size, size, dtype=torch.float64, generator=draw).requires_grad_()
     twice = (stride,) * 2, (padding,) * 2, (dilation,) * 2
-    ours = PatchConv.apply(x, w, *twice)
-    each = x.unflatten(0, (b, k))
-    theirs = torch.stack([F.conv2d(each[:, i], w[i], None, *twice) for i in range(k)], 1).flatten(0, 1)
+    bias = torch.randn(k, filters, dtype=torch.float64, generator=draw).requires_grad_() if biased else None
+    ours = PatchConv.apply(x, w, bias, *twice)
+    each, added = x.unflatten(0, (b, k)), [None] * k if bias is None else list(bias)
+    theirs = torch.stack([F.conv2d(each[:, i], w[i], added[i], *twice) for i in range(k)], 1).flatten(0, 1)
     torch.testing.assert_close(ours, theirs)
     weights = torch.randn(ours.shape, dtype=torch.float64, generator=draw)
-    for a, c in zip(
-        torch.autograd.grad(ours, [x, w], weights), torch.autograd.grad(theirs, [x, w], weights), strict=True
-    ):
+    given = [v for v in (x, w, bias) if v is not None]
+    for a, c in zip(*(torch.autograd.grad(out, given, weights) for out in (ours, theirs)), strict=True):
         torch.testing.assert_close(a, c)
 
 
 def test_pictures_that_need_no_gradient_get_none():
     x, w = torch.ones(4, 1, 5, 5), torch.ones(2, 3, 1, 3, 3, requires_grad=True)
-    PatchConv.apply(x, w, (1, 1), (0, 0), (1, 1)).sum().backward()
+    PatchConv.apply(x, w, None, (1, 1), (0, 0), (1, 1)).sum().backward()
     assert x.grad is None
     assert w.grad is not None
     assert torch.equal(w.grad, torch.full_like(w, 2 * 9))

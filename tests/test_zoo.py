@@ -320,3 +320,18 @@ def test_the_command_finds_a_model_in_the_folder_it_is_called_from(tmp_path, mon
     assert stop.value.code == 0
     sys.modules.pop("models_here")
     assert 'model = "models_here:make(width=5)"' in (tmp_path / "r/experiment.toml").read_text()
+
+
+@pytest.mark.parametrize("name", ["simple_cnn", "layerwise_cnn", "moon_cnn", "har_cnn"])
+def test_pooling_before_the_relu_changes_no_bit(name):
+    """As papers have it the ReLU comes first; zeros, from which no gradient flows, are the only ties."""
+    ours, theirs = small(name), small(name)
+    layers, draw = theirs.get_submodule("features"), torch.Generator().manual_seed(0)
+    assert isinstance(layers, nn.Sequential)
+    for i in [i for i, m in enumerate(layers) if isinstance(m, (nn.MaxPool1d, nn.MaxPool2d))]:
+        layers[i], layers[i + 1] = layers[i + 1], layers[i]
+    assert str(ours) != str(theirs)
+    theirs.load_state_dict(ours.state_dict())
+    x = torch.randn(5, *SMALL[name], generator=draw)
+    gradients = [torch.autograd.grad(n(x).square().sum(), list(n.parameters())) for n in (ours, theirs)]
+    assert all(torch.equal(a, b) for a, b in zip(*gradients, strict=True))

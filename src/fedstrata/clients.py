@@ -117,11 +117,43 @@ class Clients:
 
 
 @dataclass(frozen=True)
-class Schedule:
-    """The batches of K clients: row numbers [K, S, B], padded, and how many of each batch are real, [K, S]."""
+class Lengths:
+    """How many rows each batch of K clients has, [K, S]; none where a client has finished."""
+
+    count: np.ndarray
+
+    @classmethod
+    def joined(cls, parts: Sequence["Lengths"]) -> "Lengths":
+        """Those of the clients of several in one."""
+        count = np.zeros((sum(len(p.count) for p in parts), max(p.count.shape[1] for p in parts)), dtype=np.int64)
+        begin = 0
+        for part in parts:
+            count[begin : begin + len(part.count), : part.count.shape[1]] = part.count
+            begin += len(part.count)
+        return cls(count)
+
+    @property
+    def steps(self) -> np.ndarray:
+        """Local steps of each client, [K]."""
+        return (self.count > 0).sum(1)
+
+    @property
+    def active(self) -> list[int]:
+        """How many clients still have a batch at each step, [S]; a prefix where they are sorted by their steps."""
+        return (self.count > 0).sum(0).tolist()
+
+    def width(self, step: int, active: int) -> tuple[int, np.ndarray | None]:
+        """The longest batch of the first A clients in a step, and the mask [A, B] of real rows where some are short."""
+        count = self.count[:active, step]
+        width = int(count.max())
+        return width, None if (count == width).all() else np.arange(width) < count[:, None]
+
+
+@dataclass(frozen=True)
+class Schedule(Lengths):
+    """The batches of K clients: row numbers [K, S, B], padded, and how many of each batch are real."""
 
     index: np.ndarray
-    count: np.ndarray
 
     @classmethod
     def of(cls, batches: Sequence[Sequence[np.ndarray]]) -> "Schedule":
@@ -138,48 +170,17 @@ class Schedule:
                 flat, lengths, rows = np.concatenate(mine), lengths[: len(mine)], rows[: len(mine)]
                 rows[:] = flat[np.cumsum(lengths) - lengths][:, None]
                 rows[place < lengths[:, None]] = flat
-        return cls(index, count)
-
-    @classmethod
-    def joined(cls, parts: Sequence["Schedule"], offsets: Sequence[int]) -> "Schedule":
-        """The clients of several schedules in one; to the row numbers of each, an offset is added."""
-        shape = tuple(max(p.index.shape[i] for p in parts) for i in (1, 2))
-        index = np.zeros((sum(len(p.index) for p in parts), *shape), dtype=np.int64)
-        count = np.zeros(index.shape[:2], dtype=np.int64)
-        begin = 0
-        for part, offset in zip(parts, offsets, strict=True):
-            k, s, b = part.index.shape
-            index[begin : begin + k, :s] = part.index[:, :, :1] + offset  # padding repeats the batch's own first row
-            index[begin : begin + k, :s, :b] = part.index + offset
-            count[begin : begin + k, :s] = part.count
-            begin += k
-        return cls(index, count)
-
-    @property
-    def steps(self) -> np.ndarray:
-        """Local steps of each client, [K]."""
-        return (self.count > 0).sum(1)
+        return cls(count, index)
 
     def first(self, steps: np.ndarray) -> "Schedule":
         """Only the first steps of each client, [K] of them."""
         longest = int(steps.max())
         count = np.where(np.arange(longest) < steps[:, None], self.count[:, :longest], 0)
-        return Schedule(np.ascontiguousarray(self.index[:, :longest]), count)
+        return Schedule(count, np.ascontiguousarray(self.index[:, :longest]))
 
     def ordered(self, order: np.ndarray) -> "Schedule":
         """The same batches with the clients in another order."""
-        return Schedule(self.index[order], self.count[order])
-
-    @property
-    def active(self) -> list[int]:
-        """How many clients still have a batch at each step, [S]; a prefix where they are sorted by their steps."""
-        return (self.count > 0).sum(0).tolist()
-
-    def width(self, step: int, active: int) -> tuple[int, np.ndarray | None]:
-        """The longest batch of the first A clients in a step, and the mask [A, B] of real rows where some are short."""
-        count = self.count[:active, step]
-        width = int(count.max())
-        return width, None if (count == width).all() else np.arange(width) < count[:, None]
+        return Schedule(self.count[order], self.index[order])
 
 
 def training_batches(clients: Clients, ids: Sequence[int], training: Training, seed: int, round: int) -> Schedule:

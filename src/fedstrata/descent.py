@@ -17,7 +17,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from fedstrata.augment import Augment
 from fedstrata.buffers import BufferPolicy
-from fedstrata.clients import Clients, Schedule
+from fedstrata.clients import Clients, Lengths, Schedule
 from fedstrata.closed import compiled_descent, compiled_gradients, is_logistic, logistic_gradients
 from fedstrata.core import Local, Recipe, State, Turn
 from fedstrata.faults import Fates
@@ -105,7 +105,7 @@ class Feed:
     """The batches of K clients, step by step, gathered where the data is."""
 
     fed: Federation
-    schedule: Schedule
+    schedule: Lengths
     rows: Tensor  # [S, B, K]
     noise: Tensor | None  # [K]
     changes: Tensor | None  # [S, B, K, 3]
@@ -146,6 +146,7 @@ def take_steps(desk: Desk, feed: Feed) -> None:
 def take_compiled_steps(desk: Desk, feed: Feed) -> None:
     """The same for logistic regression by numba: nothing is gathered, and plain SGD never leaves the loop."""
     fed, clients, schedule = feed.fed, feed.fed.clients, feed.schedule
+    assert isinstance(schedule, Schedule)  # runs that go on together do without
     if (how := _plain_sgd(fed, desk.lr)) is not None:
         velocity = desk.optimizer.get("velocity", desk.w[:, :0])
         state = desk.start, desk.w, velocity

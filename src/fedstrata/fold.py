@@ -106,8 +106,7 @@ def _convolution(self: Any, x: Tensor) -> Tensor:
     weight, bias = own
     k = len(weight)
     if x.is_cuda and _has_few_channels(self, weight):
-        out = PatchConv.apply(x, weight, self.stride, self.padding, self.dilation)
-        return out if bias is None else out + bias.repeat(len(x) // k, 1)[:, :, None, None]
+        return PatchConv.apply(x, weight, bias, self.stride, self.padding, self.dilation)
     side = x.reshape(-1, k * x.shape[1], *x.shape[2:])  # [B, K C, ...]
     flat = weight.flatten(0, 1), None if bias is None else bias.flatten()
     out = conv(side, *flat, self.stride, self.padding, self.dilation, k * self.groups)

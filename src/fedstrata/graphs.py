@@ -5,7 +5,6 @@ captured for each number of active clients; with very many, for a few sizes that
 has finished is copied out at once, so that what the rounded-up steps do to its place does not matter.
 """
 
-import gc
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
+from fedstrata.capture import captured
 from fedstrata.descent import Desk, Federation, Feed, gathered, take_step
 from fedstrata.layout import Arrays
 
@@ -143,26 +143,12 @@ class Captured:
             self._run(place, plate, key)
             return
         if key not in self.graphs:
-            self.graphs[key] = self._captured(place, plate, key)
+            self.graphs[key] = captured(lambda: self._run(place, plate, key), self.stream, self.pool)
         graph = self.graphs[key]
         if graph is None:
             self._run(place, plate, key)
         else:
             graph.replay()
-
-    def _captured(self, place: Desk, plate: Plate, key: tuple[int, bool]) -> torch.cuda.CUDAGraph | None:
-        """The graph of a step; nothing where it cannot be had, e.g. because a part looks at a value."""
-        graph = torch.cuda.CUDAGraph()
-        gc.collect()
-        gc.disable()  # graphs that are thrown away meanwhile would spoil this one
-        try:
-            with torch.cuda.graph(graph, pool=self.pool, stream=self.stream, capture_error_mode="thread_local"):
-                self._run(place, plate, key)
-        except RuntimeError:
-            return None
-        finally:
-            gc.enable()
-        return graph
 
     def close(self) -> None:
         """Let go of all graphs and buffers."""

@@ -1,7 +1,8 @@
 """Convolutions of K clients' images as products of matrices: what a GPU does faster where grouped ones are slow.
 
 cuDNN runs a convolution in groups, one client each, as a loop over the clients where there are few channels. Here
-every image becomes the matrix of its patches, [C k k, H' W'], and all images of all clients are multiplied at once.
+every image becomes the matrix of its patches, [C k k, H' W'], and all images of all clients are multiplied at once. A
+bias is one more column of the filters, and a row of ones of the patches: nothing passes over the pictures for it.
 """
 
 from collections.abc import Sequence
@@ -15,30 +16,37 @@ Pair = tuple[int, int]
 
 
 class PatchConv(torch.autograd.Function):
-    """x [B K, C, H, W] and each client's own filters, weight [K, O, C, k, k] -> [B K, O, H', W']."""
+    """x [B K, C, H, W], each client's own filters [K, O, C, k, k] and bias [K, O] -> [B K, O, H', W']."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, stride: Pair, padding: Pair, dilation: Pair) -> Tensor:
-        k, o = weight.shape[:2]
+    def forward(
+        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, stride: Pair, padding: Pair, dilation: Pair
+    ) -> Tensor:
         windows = _windows(x, weight.shape[3:], stride, padding, dilation)  # [B K, C, k, k, H', W']
-        patches = windows.flatten(4).flatten(1, 3)
-        out = torch.bmm(_each(weight.reshape(k, o, -1), len(x) // k), patches)
+        filters, size = weight.flatten(2), weight[0, 0].numel()
+        patches = x.new_empty(len(x), size + (bias is not None), windows[0, 0, 0, 0].numel())
+        patches[:, :size].view(windows.shape).copy_(windows)
+        if bias is not None:
+            filters, patches[:, size:] = torch.cat([filters, bias[:, :, None]], 2), 1.0
         ctx.save_for_backward(patches, weight)
         ctx.how = x.shape, stride, padding, dilation
-        return out.unflatten(2, windows.shape[4:])
+        return torch.bmm(_each(filters, len(x) // len(weight)), patches).unflatten(2, windows.shape[4:])
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> tuple[Any, ...]:
         (patches, weight), (shape, stride, padding, dilation) = ctx.saved_tensors, ctx.how
         k, o, out = len(weight), weight.shape[1], grads[0]
         flat = out.flatten(2)
-        of_x = of_weight = None
+        of_x = of_weight = of_bias = None
         if ctx.needs_input_grad[0]:
             columns = torch.bmm(_each(weight.reshape(k, o, -1).mT, len(flat) // k), flat)
             of_x = _folded(columns, shape, weight.shape[3:], out.shape[2:], stride, padding, dilation)
-        if ctx.needs_input_grad[1]:
-            of_weight = torch.bmm(flat, patches.mT).unflatten(0, (-1, k)).sum(0).reshape(weight.shape)
-        return of_x, of_weight, None, None, None
+        if ctx.needs_input_grad[1] or ctx.needs_input_grad[2]:
+            both = torch.bmm(flat, patches.mT).unflatten(0, (-1, k)).sum(0)  # [K, O, C k k], and the bias
+            size = weight[0, 0].numel()
+            of_weight = both[:, :, :size].reshape(weight.shape)
+            of_bias = both[:, :, size] if both.shape[2] > size else None
+        return of_x, of_weight, of_bias, None, None, None
 
 
 def _each(matrix: Tensor, images: int) -> Tensor:

@@ -89,8 +89,16 @@ def test_on_a_cpu_none_go_on_together(tmp_path):
 
 @pytest.mark.usefixtures("room")
 def test_as_many_as_fill_the_device_and_as_have_room(tmp_path, monkeypatch):
-    exp = job(tmp_path).experiment  # five clients and batches of 20: a hundred examples a step
-    assert most(exp) == -(-lab.FULL // 100)
+    exp = job(tmp_path).experiment
+    assert most(exp) == lab.LARGEST
+    monkeypatch.setattr(lab, "FULL", 1)
+    assert most(exp) == 1
+    model, numbers = 2 * 65 * 64 + 65 * 10, 6 * 64 + 10  # of an MLP; of an example, and what layers make of it
+    seen = 4 * 5 * (model + 20 * numbers)  # bytes of five clients with batches of 20
+    for full, fit in ((3 * seen, 3), (3 * seen + 1, 4)):
+        monkeypatch.setattr(lab, "FULL", full)
+        assert most(exp) == fit
+    monkeypatch.setattr(lab, "FULL", 1 << 40)
     monkeypatch.setattr(lab, "clients_at_once", lambda *_: 17)
     assert most(exp) == 3
     monkeypatch.setattr(lab, "clients_at_once", lambda *_: 4)
@@ -115,7 +123,7 @@ def test_what_clients_remember_has_room_too(tmp_path):
     alike = job(tmp_path, "scaffold").experiment  # five clients remember a model each
     size = sum(p.numel() for p in alike.network(alike.dataset()).parameters()) * 4 * 5 / 2**30
     assert most(replace(alike, memory=3.5 * size)) == 3
-    assert most(replace(alike, memory=0.5 * size)) == most(alike) == -(-lab.FULL // 100)  # on disk
+    assert most(replace(alike, memory=0.5 * size)) == most(alike) == lab.LARGEST  # on disk
     assert most(replace(job(tmp_path).experiment, memory=3.5 * size)) == most(alike)
 
 

@@ -49,28 +49,41 @@ def test_data_arrives_as_it_was_published_in_calls_of_bounded_size(data, monkeyp
 
 
 def test_a_call_runs_what_its_data_suffice_for_and_keeps_the_results(data, monkeypatch):
-    out, made = data / "out", []
-    monkeypatch.setattr(gpu_session, "ORDER", "fedpbs-uci-har --seeds 1\nfedlws-table1-fashion\nfedlws-table11\n")
+    """Each line is a process, two at a time; one that goes on when time is up is told to stop."""
+    out, made, going = data / "out", [], []
+    lines = ["fedpbs-uci-har --rows FedBS", "fedlws-table1-fashion", "fedlws-table11", "fedpbs-uci-har --rows MOON"]
+    monkeypatch.setattr(gpu_session, "ORDER", "\n".join(lines))
 
-    def reproduced(line: str, means: list[str], seconds: float) -> None:
-        made.append(line.split()[0])
-        assert (out / "fedlws-table11.jsonl").exists() == (len(made) > 2)
-        (out / f"{made[-1]}.jsonl").write_text('{"seed":0}\n')
-        (out / f"{made[-1]}.png").touch()
+    class Process:
+        def __init__(self, command: list[str], **_: object):
+            self.code: int | None = None
+            going.append(self)
+            assert sum(p.code is None for p in going) <= 2
+            made.append(" ".join(command[command.index("reproduce") + 1 : command.index("--device")]))
+            self.results = Path(command[command.index("--results") + 1])
+            if made[-1] != lines[2]:
+                (self.results / f"{made[-1].split()[0]}.jsonl").write_text(f'{{"row":"{made[-1]}"}}\n')
 
-    monkeypatch.setattr(gpu_session, "reproduced", reproduced)
+        def poll(self) -> int | None:
+            self.code = None if str(self.results).endswith("table11") else 0
+            return self.code
+
+        def terminate(self) -> None:
+            (self.results / "fedlws-table11.jsonl").write_text('{"stopped":1}\n')
+
+        def wait(self) -> int:
+            return 0
+
+    monkeypatch.setattr(gpu_session, "Popen", Process)
     call("pack", "uci_har", "cifar10")
-    for _ in range(2):
-        for file in out.glob("*"):
-            file.unlink()
-        out.mkdir(exist_ok=True)
-        said = call("run", ".data/calls/1", str(out))
-        assert "fedlws-table1-fashion: waits for fashion_mnist" in said
-    assert made == 2 * ["fedpbs-uci-har", "fedlws-table11"]
-    assert sorted(p.name for p in out.iterdir()) == ["fedlws-table11.jsonl", "fedpbs-uci-har.jsonl"]
-    assert made[:2] == ["fedpbs-uci-har", "fedlws-table11"]
+    out.mkdir()
+    said = call("run", ".data/calls/1", str(out), "--beside", "2", "--minutes", "0.36")
+    assert "fedlws-table1-fashion: waits for fashion_mnist" in said
+    assert made == [lines[0], lines[2], lines[3]]
+    assert (out / "fedlws-table11.jsonl").read_text() == '{"stopped":1}\n'
+    assert (out / "fedpbs-uci-har.jsonl").read_text() == "".join(f'{{"row":"{lines[i]}"}}\n' for i in (0, 3))
     call("run", ".data/calls/1", str(out), "--minutes", "0.1")
-    assert len(made) == 4  # there is no time for more
+    assert len(made) == 3  # there is no time for more
 
 
 def test_what_came_back_is_added_once(data, monkeypatch):
@@ -88,6 +101,8 @@ def test_what_came_back_is_added_once(data, monkeypatch):
 def test_every_line_of_the_order_names_a_table_and_its_columns(line):
     name, *options = shlex.split(line)
     assert name in find()
-    columns = [w for o, w in zip(options[::2], options[1::2], strict=True) if o == "--columns"]
-    assert set(options[::2]) <= {"--columns", "--seeds"}
-    assert picked(read(name).columns, columns)
+    said = list(zip(options[::2], options[1::2], strict=True))
+    assert {o for o, _ in said} <= {"--columns", "--rows", "--seeds"}
+    table = read(name)
+    for names, option in ((table.columns, "--columns"), (table.rows, "--rows")):
+        assert all(picked(names, [w]) for o, w in said if o == option)

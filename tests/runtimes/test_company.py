@@ -13,7 +13,7 @@ import torch
 
 import fedstrata as fs
 from fedstrata.augment import Augment
-from fedstrata.clients import Schedule
+from fedstrata.clients import Lengths, Schedule
 from fedstrata.runtimes import choose, company, together, visit
 from tests.federations import PLAIN, flat, mlp, unequal_clients
 from tests.runtimes.test_unequal_clients import bn_cnn, image_clients
@@ -272,10 +272,10 @@ def test_each_counts_its_share_of_what_a_device_takes(monkeypatch):
     assert all(lines[s][0]["seconds"] >= 0.1 for s in (0, 1))
 
 
-def test_schedules_are_joined_with_padding_that_is_each_clients_own():
+def test_batches_are_joined_with_padding_that_is_each_clients_own():
     one = Schedule.of([[np.array([3, 4]), np.array([5])]])
     two = Schedule.of([[np.array([0, 1, 2])], [np.array([7])]])
-    both = Schedule.joined([one, two], [0, 10])
-    assert both.count.tolist() == [[2, 1], [3, 0], [1, 0]]
-    assert both.index[0].tolist() == [[3, 4, 3], [5, 5, 5]]
-    assert both.index[1:, 0].tolist() == [[10, 11, 12], [17, 17, 17]]
+    assert Lengths.joined([one, two]).count.tolist() == [[2, 1], [3, 0], [1, 0]]
+    rows = company.beside([torch.from_numpy(s.index.transpose(1, 2, 0)) for s in (one, two)])  # [S, B, K]
+    assert rows[:, :, 0].tolist() == [[3, 4, 3], [5, 5, 5]]
+    assert rows[0, :, 1:].T.tolist() == [[0, 1, 2], [7, 7, 7]]

@@ -17,13 +17,17 @@ from fedstrata.lab.jobs import Job, Told, loaded, named, play
 from fedstrata.memory import kept
 from fedstrata.precision import multiplying
 from fedstrata.rng import seeded
-from fedstrata.runtimes import clients_at_once, in_memory, together
+from fedstrata.runtimes import activations, clients_at_once, in_memory, together
 from fedstrata.simulate import fresh_memory, usable_device
 from fedstrata.stopping import Stopping
 from fedstrata.task import Task, buffers_of
 
-FULL = 8192
-"""Examples in a local step of all clients from which on more runs would only wait for each other."""
+FULL = 6 << 30
+"""Bytes that a local step of all clients goes over once, in models and in what layers put out: from there on a GPU is
+busy for milliseconds a step, and more runs would only wait for each other."""
+
+LARGEST = 48
+"""Runs in a company: each has a thread and a record, and all of them end at once."""
 
 SAME = "data", "label", "client", "val", "model", "training", "augment", "buffers", "device", "precision", "compile"
 """Settings that runs must have in common."""
@@ -70,13 +74,14 @@ def most(exp: Experiment) -> int:
     model, training = exp.recipe.adapt(exp.network(data), exp.training, exp.seed)
     task, clients = Task.of(model), exp.clients(data)
     one = replace(clients, x=cast(clients.x[:1], task.layout.device, task.layout.dtype))
-    selected = exp.recipe.select.size(len(clients))
+    selected, batch = exp.recipe.select.size(len(clients)), training.batch or int(clients.sizes.max())
     fed = Federation(exp.recipe, task, one, training, buffers=exp.buffers)
     there = clients_at_once(fed, usable_device(exp.device))
-    examples = selected * (training.batch or int(clients.sizes.max()))
+    numbers = task.layout.size + batch * (one.x.numel() + activations(fed))  # of each client
+    full = ceil(FULL / (selected * numbers * task.layout.dtype.itemsize))
     remembered, room = fresh_memory(fed, task.layout.zeros(), buffers_of(model)), exp.memory and exp.memory * 2**30
     vaults = in_memory(remembered, len(clients), room)
-    return max(1, min(there // selected, ceil(FULL / examples), vaults or there))  # or they are on disk
+    return max(1, min(there // selected, full, LARGEST, vaults or there))  # or they are on disk
 
 
 def run_together(jobs: Sequence[Job], say: Told) -> None:

@@ -7,11 +7,11 @@ from fedstrata.runtimes.company import clock, shared, together
 from fedstrata.runtimes.faulty import Faulty
 from fedstrata.runtimes.pool import Pool
 from fedstrata.runtimes.ray import Ray
-from fedstrata.runtimes.stacked import Stacked, clients_at_once
+from fedstrata.runtimes.stacked import Stacked, activations, clients_at_once
 from fedstrata.runtimes.vault import Vault, in_memory
 from fedstrata.runtimes.visit import Runtime
 
 __all__ = [
-    "Apart", "Compile", "Engine", "Faulty", "Pool", "Ray", "Runtime", "Stacked", "Vault", "chosen",
+    "Apart", "Compile", "Engine", "Faulty", "Pool", "Ray", "Runtime", "Stacked", "Vault", "activations", "chosen",
     "clients_at_once", "clock", "collect", "in_memory", "shared", "together", "updates_at_once",
 ]  # fmt: skip

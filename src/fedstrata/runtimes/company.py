@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_flatten, tree_map
 
-from fedstrata.clients import Clients, Rows, Schedule
+from fedstrata.clients import Clients, Lengths, Rows
 from fedstrata.descent import Desk, Federation, Feed, Given, Steps
 from fedstrata.graphs import Captured
 from fedstrata.layout import Arrays
@@ -222,22 +222,35 @@ def joined(
 
     `fed` has the examples of all; those of each begin at its offset.
     """
-    device = desks[0].w.device
-    schedule = Schedule.joined([f.schedule for f in feeds], offsets)
-    order = np.argsort(-schedule.steps, kind="stable")
-    there, schedule = torch.from_numpy(order).to(device), schedule.ordered(order)
+    device, lengths = desks[0].w.device, Lengths.joined([f.schedule for f in feeds])
+    order = np.argsort(-lengths.steps, kind="stable")
+    there = torch.from_numpy(order).to(device)
 
     def both(*parts: Tensor) -> Tensor:
         return torch.cat(parts)[there]
 
     start = both(*(d.start.expand(len(d.w), -1) for d in desks))
     desk = Desk(start, desks[0].lr, *tree_map(both, *(_own(fed, d) for d in desks)))
-    rows = torch.from_numpy(schedule.index.transpose(1, 2, 0).copy()).to(device)
+    rows = beside([f.rows + offset for f, offset in zip(feeds, offsets, strict=True)])[:, :, there]
     noise = [f.noise for f in feeds if f.noise is not None]
     changes = [f.changes for f in feeds if f.changes is not None]
-    feed = Feed(fed, schedule, rows, both(*noise) if noise else None, _changes(changes, rows, there))
+    changed = beside(changes)[:, :, there] if changes else None
+    feed = Feed(fed, Lengths(lengths.count[order]), rows, both(*noise) if noise else None, changed)
     back = torch.from_numpy(np.argsort(order)).to(device)
     return desk, feed, list(back.split([len(d.w) for d in desks]))
+
+
+def beside(parts: Sequence[Tensor]) -> Tensor:
+    """What several runs have of each step, row and client, [S, B, K, ...], in one; padding repeats the first row."""
+    steps, width = (max(p.shape[i] for p in parts) for i in (0, 1))
+    whole = parts[0].new_zeros(steps, width, sum(p.shape[2] for p in parts), *parts[0].shape[3:])
+    begin = 0
+    for part in parts:
+        s, b, k = part.shape[:3]
+        whole[:s, :, begin : begin + k] = part[:, :1]
+        whole[:s, :b, begin : begin + k] = part
+        begin += k
+    return whole
 
 
 def _own(fed: Federation, desk: Desk) -> tuple[Given, Tensor, Arrays, Arrays]:
@@ -246,18 +259,6 @@ def _own(fed: Federation, desk: Desk) -> tuple[Given, Tensor, Arrays, Arrays]:
     used = frozenset({"examples"}).union(*(p.needs for p in fed.recipe.local))
     given = brief, memory, {n: stats[n] for n in sorted(used & stats.keys())}, buffers
     return given, desk.w, desk.buffers, desk.optimizer
-
-
-def _changes(parts: Sequence[Tensor], rows: Tensor, there: Tensor) -> Tensor | None:
-    """How images are changed, [S, B, K, 3], of several runs in one."""
-    if not parts:
-        return None
-    whole, begin = rows.new_zeros(*rows.shape, 3), 0
-    for part in parts:
-        s, b, k, _ = part.shape
-        whole[:s, :b, begin : begin + k] = part
-        begin += k
-    return whole[:, :, there]
 
 
 def _alike(wishes: Sequence[Wish]) -> list[list[Wish]]:

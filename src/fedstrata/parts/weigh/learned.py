@@ -7,8 +7,10 @@ from typing import Literal, final
 import torch
 from torch import Tensor
 
+from fedstrata.capture import Replayed
 from fedstrata.core import Round, Weigh
 from fedstrata.errors import check
+from fedstrata.optim import Adam
 from fedstrata.rng import torch_seed
 
 
@@ -58,19 +60,25 @@ class Learned(Weigh):
     ) -> Tensor:
         """x of less proxy loss; the mean over the epochs from the sixth on, if asked and there are as many."""
         assert round.proxy is not None  # checked before anything ran
-        x = x.clone().requires_grad_()
-        adam = torch.optim.Adam([x], self.lr, betas=(0.5, 0.999))
-        halving = torch.optim.lr_scheduler.StepLR(adam, 20, 0.5)
-        path = []
-        for epoch in range(epochs):
-            for part in round.proxy.batches(self.batch):
-                adam.zero_grad()
-                noise = torch_seed(round.seed, "proxy", round.cohort.number, epoch)
-                part.in_training(self.mix(weights(x), round), round.buffers.old, noise)[0].backward()
-                adam.step()
-            halving.step()
-            path.append(x.detach().clone())
-        return torch.stack(path[5:]).mean(0) if averaged and len(path) > 5 else x.detach()
+        batches, number = round.proxy.batches(self.batch), round.cohort.number
+        x, adam = x.clone(), Adam(lr=self.lr, beta1=0.5)
+        state, rate = adam.init(x), x.new_tensor(self.lr)
+
+        def epoch(noise: int = 0) -> None:
+            for part in batches:
+                at = x.detach().requires_grad_()
+                loss = part.in_training(self.mix(weights(at), round), round.buffers.old, noise)[0]
+                adam.update(x, torch.autograd.grad(loss, at)[0], state, rate)
+
+        path, again = [], Replayed(epoch, x.device)
+        for i in range(epochs):
+            if round.proxy.task.noisy:
+                epoch(torch_seed(round.seed, "proxy", number, i))
+            else:
+                again()
+            rate.mul_(0.5 if i % 20 == 19 else 1.0)
+            path.append(x.clone())
+        return torch.stack(path[5:]).mean(0) if averaged and len(path) > 5 else x
 
     def _start(self, round: Round) -> tuple[Tensor, Tensor]:
         """x_1..x_K, and x_0."""
@@ -92,8 +100,16 @@ class Learned(Weigh):
         if not buffers or not round.buffers.clients:
             return buffers
         assert round.proxy is not None  # checked before anything ran
-        now = round.buffers.settled(buffers)
-        with torch.no_grad():
-            for part in self.epochs * round.proxy.batches(self.batch):
-                now = part.in_training(model, now, 0)[1]
+        now, batches = round.buffers.settled(buffers), round.proxy.batches(self.batch)
+        now = {n: b.clone() for n, b in now.items()}
+
+        def epoch() -> None:
+            with torch.no_grad():
+                for part in batches:
+                    for n, b in part.in_training(model, now, 0)[1].items():
+                        now[n].copy_(b)
+
+        again = Replayed(epoch, model.device)
+        for _ in range(self.epochs):
+            again()
         return now
