@@ -92,7 +92,7 @@ def run(
 ) -> None:
     """Unpack a call's data, and make what is missing of ORDER until time is up, so many lines beside each other.
 
-    `only` those lines that this expression finds. Runs of a line go on together unless told; what it says goes to its log.
+    `only` lines that this expression finds. Runs of a line go on together unless told; what it says goes to its log.
     """
     end = monotonic() + 60 * minutes
     os.environ["FEDSTRATA_DATA"] = str((HERE / "unpacked").resolve())
