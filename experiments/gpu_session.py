@@ -32,13 +32,13 @@ fedlayerwise-table1 --columns "torch Adam"
 fedlayerwise-table1 --columns "Keras SGD"
 fedlayerwise-table1 --columns "torch SGD"
 fedprox-adaptive-mu
-fedpbs-uci-har --columns SGD --rows FedBS --rows "FedBS, normalised" --rows FedGA --rows FedAvg
-fedpbs-uci-har --columns Adam --rows FedBS --rows "FedBS, normalised" --rows FedGA --rows FedAvg
-fedpbs-uci-har --columns SGD --rows FedPBS --rows "FedPBS, sat" --rows "FedPBS, two phases"
-fedpbs-uci-har --columns Adam --rows FedPBS --rows "FedPBS, sat" --rows "FedPBS, two phases"
 fedpbs-uci-har --columns SGD --rows FedProx --rows "FedProx, uniform"
-fedpbs-uci-har --columns Adam --rows FedProx --rows "FedProx, uniform"
+fedpbs-uci-har --columns SGD --rows FedPBS --rows "FedPBS, sat" --rows "FedPBS, two phases"
+fedpbs-uci-har --columns SGD --rows FedBS --rows "FedBS, normalised" --rows FedGA --rows FedAvg
 fedpbs-uci-har --columns SGD --rows MOON
+fedpbs-uci-har --columns Adam --rows FedProx --rows "FedProx, uniform"
+fedpbs-uci-har --columns Adam --rows FedPBS --rows "FedPBS, sat" --rows "FedPBS, two phases"
+fedpbs-uci-har --columns Adam --rows FedBS --rows "FedBS, normalised" --rows FedGA --rows FedAvg
 fedpbs-uci-har --columns Adam --rows MOON
 fedlws-table1-fashion --columns "alpha 0.1"
 fedlws-table11
@@ -94,7 +94,8 @@ def run(
 
     `only` lines that this expression finds. Runs of a line go on together unless told; what it says goes to its log.
     """
-    end = monotonic() + 60 * minutes
+    start = monotonic()
+    end = start + 60 * minutes
     os.environ["FEDSTRATA_DATA"] = str((HERE / "unpacked").resolve())
     unpack(folder, HERE / "unpacked")
     means = ["--device", "cuda", "--precision", "tf32", *([] if jobs is None else ["--jobs", str(jobs)])]
@@ -107,6 +108,7 @@ def run(
             todo.append(line)
     while (todo or going) and monotonic() < end - 20:
         while todo and len(going) < beside:
+            typer.echo(f"{monotonic() - start:.0f} s: {todo[0]}")
             going.append(begun(todo.pop(0), means))
         if ended := [p for p in going if p.poll() is not None]:
             going = [p for p in going if p not in ended]

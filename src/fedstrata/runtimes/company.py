@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from threading import Condition, Thread
+from threading import Condition, RLock, Thread
 from time import perf_counter
 from typing import Any, TypeVar
 
@@ -48,7 +48,11 @@ class Company:
 
     def __init__(self, runs: int):
         self.going = runs
-        self.turn = Condition()  # who holds it works
+        lock = RLock()  # who holds it works
+        self.turn, self.all_wait = (
+            Condition(lock),
+            Condition(lock),
+        )  # runs wait for the first, who keeps it for the other
         self.wishes: list[Wish] = []
         self.owners: list[Clients] = []  # of each run
         self.sets: list[tuple[Tensor, Tensor]] = []  # what they train and test on; what several have, once
@@ -65,18 +69,23 @@ class Company:
             finally:
                 _SEAT.reset(token)
                 self.going -= 1
-                self.turn.notify_all()
+                self.tell()
 
     def keep(self) -> None:
         """Take the local steps of all until no run is left; by one thread, as captured graphs want it."""
         with self.turn:
             while self.going:
-                self.turn.wait_for(lambda: len(self.wishes) >= self.going)
+                self.all_wait.wait_for(lambda: len(self.wishes) >= self.going)
                 self._grant_all()
                 self.turn.notify_all()
             for _, steps in self.kinds:
                 if isinstance(steps, Captured):
                     steps.close()
+
+    def tell(self) -> None:
+        """Once all runs that are going wait, wake who keeps the company; nobody is woken for nothing."""
+        if len(self.wishes) >= self.going:
+            self.all_wait.notify()
 
     def break_up(self) -> None:
         """Nobody takes steps any more: the runs end where they wait, or come to wait."""
@@ -160,7 +169,7 @@ class Seat:
     def _wait(self, make: Make, desk: Desk, feed: Feed) -> None:
         wish, turn, began = Wish(desk, feed, make), self.company.turn, perf_counter()
         self.company.wishes.append(wish)
-        turn.notify_all()
+        self.company.tell()
         turn.wait_for(lambda: wish.done or self.company.broken)
         self.waited += perf_counter() - began - wish.seconds
         if not wish.done:
