@@ -10,9 +10,6 @@ from torch.backends import cuda, cudnn
 Precision = Literal["float32", "tf32", "bf16"]
 """tf32: factors of products with 10 bits; bf16: activations with 8 bits too. Parameters and sums are float32 always."""
 
-TRIED = 3
-"""Algorithms of cuDNN's that are tried for a shape: ten, torch's default, take half a second."""
-
 _AUTOCAST = False
 
 
@@ -20,17 +17,17 @@ _AUTOCAST = False
 def multiplying(precision: Precision) -> Iterator[None]:
     """Within this block a GPU multiplies so; on a CPU nothing changes.
 
-    cuDNN tries the most promising of its algorithms once for each shape and keeps the fastest: grouped convolutions
-    gain up to a half. Which one that is may differ from run to run, and with it the last digits.
+    cuDNN tries its algorithms once for each shape and keeps the fastest: grouped convolutions gain up to a half. Which
+    one that is may differ from run to run, and with it the last digits.
     """
     global _AUTOCAST
-    before = cuda.matmul.allow_tf32, cudnn.allow_tf32, cudnn.benchmark, cudnn.benchmark_limit, _AUTOCAST
+    before = cuda.matmul.allow_tf32, cudnn.allow_tf32, cudnn.benchmark, _AUTOCAST
     cuda.matmul.allow_tf32 = cudnn.allow_tf32 = precision != "float32"
-    cudnn.benchmark, cudnn.benchmark_limit, _AUTOCAST = True, TRIED, precision == "bf16"
+    cudnn.benchmark, _AUTOCAST = True, precision == "bf16"
     try:
         yield
     finally:
-        cuda.matmul.allow_tf32, cudnn.allow_tf32, cudnn.benchmark, cudnn.benchmark_limit, _AUTOCAST = before
+        cuda.matmul.allow_tf32, cudnn.allow_tf32, cudnn.benchmark, _AUTOCAST = before
 
 
 @contextmanager

@@ -54,6 +54,16 @@ def test_of_rounds_fewer_are_better_and_a_target_never_reached_counts_as_one_mor
     assert judge(table_, found("A", [45, 40]) + found("B", [80, 82]))[0].verdict == "not reproduced"
 
 
+def test_where_nobody_reaches_the_target_that_is_said():
+    both = made(BETTER, metric="rounds", target=0.9)
+    results = found("A", [45, 40]) + found("B", [80, 82])
+    assert "| 70 / never (2) |" in table(both, results)
+    assert "neither gets there (2)" in findings_table(judge(both, results))
+    one = found("A", [45, 40]) + found("B", [95, 82])
+    assert "neither" not in findings_table(judge(both, one))
+    assert "/ 2.50 ± " in table(both, one)
+
+
 @pytest.mark.parametrize(
     ("claim", "verdict"),
     [

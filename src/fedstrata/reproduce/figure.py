@@ -13,7 +13,7 @@ from fedstrata.reproduce.results import Result
 ACROSS = 3
 """Panels beside each other."""
 
-MOST = 12
+MOST = 18
 """Panels of a picture: the first columns."""
 
 
@@ -51,9 +51,8 @@ def _line(axis, curves: Sequence[Sequence[float]], label: str, colour: str, styl
         return
     length = min(map(len, curves))
     bands = [interval([100 * c[t] for c in curves]) for t in range(length)]
+    low, high = (np.clip([getattr(b, end) or 0.0 for b in bands], 0, 100) for end in ("low", "high"))
     rounds = np.arange(1, length + 1)
     axis.plot(rounds, [b.mean for b in bands], style, color=colour, label=label, linewidth=1.2)
     if len(curves) > 1:
-        axis.fill_between(
-            rounds, [b.low for b in bands], [b.high for b in bands], color=colour, alpha=0.15, linewidth=0
-        )
+        axis.fill_between(rounds, low, high, color=colour, alpha=0.15, linewidth=0)

@@ -39,6 +39,7 @@ class Finding:
     ours: Interval | None = None  # the difference, or the number itself
     published: float | None = None
     seeds: int = 0
+    reached: bool = True  # somebody did, where rounds to a target are counted
 
 
 def numbers(made: Reproduction, results: Sequence[Result], metric: str | None = None) -> Numbers:
@@ -82,7 +83,13 @@ def _judged(made: Reproduction, results: Sequence[Result], claim: Claim, column:
         verdict = _near(ours, 0.0 if claim.like else printed, claim.within)
     else:
         verdict = _better(ours, -1 if less_is_better(metric) else 1)
-    return Finding(claim, column, verdict, ours, printed, len(seeds))
+    late = other is not None and never_reached(metric, [*mine.values(), *theirs.values()], results)
+    return Finding(claim, column, verdict, ours, printed, len(seeds), not late)
+
+
+def never_reached(metric: str, found: Sequence[float], results: Sequence[Result]) -> bool:
+    """Whether these are rounds to a target that no run reached."""
+    return metric.rpartition(":")[2] == "rounds" and min(found) > max(r.rounds for r in results)
 
 
 def _printed(made: Reproduction, claim: Claim, column: str) -> float | None:

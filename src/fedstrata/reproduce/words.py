@@ -6,7 +6,7 @@ from fedstrata.lab.stats import Interval, interval
 from fedstrata.reproduce.metrics import title
 from fedstrata.reproduce.plan import Reproduction
 from fedstrata.reproduce.results import Result
-from fedstrata.reproduce.verdict import Finding, numbers
+from fedstrata.reproduce.verdict import Finding, never_reached, numbers
 
 WIDE = 4
 """Columns from which on a table is turned, so that pages need not be wide."""
@@ -23,7 +23,10 @@ def table(made: Reproduction, results: Sequence[Result], metric: str | None = No
         if (row, column) not in exists:
             return ""
         mine = list(found.get((row, column), {}).values())
-        ours = _ours(interval(mine), len(mine)) if mine else "not run"
+        if mine and never_reached(metric or made.metric_of(row), mine, results):
+            ours = f"never ({len(mine)})"
+        else:
+            ours = _ours(interval(mine), len(mine)) if mine else "not run"
         number = printed.get((row, column))
         return ours if number is None else f"{_short(number)} / {ours}"
 
@@ -48,6 +51,7 @@ def findings_table(findings: Sequence[Finding]) -> str:
     for f in findings:
         printed = "" if f.published is None else _signed(f, f.published)
         ours = "" if f.ours is None else f"{_ours(f.ours, f.seeds, signed=difference(f))}"
+        ours = ours if f.reached else f"neither gets there ({f.seeds})"
         lines.append(f"| {f.claim.says} | {f.column or 'all'} | {printed} | {ours} | {f.verdict} |")
     return "\n".join(lines)
 
