@@ -166,10 +166,10 @@ def test_a_node_that_leaves_and_one_that_comes_back(tmp_path: Path):
 
 def test_over_selection_closes_a_round_when_enough_replied(tmp_path: Path):
     exp = experiment("fedavg(select=Sample(k=2))")
-    over_grid(exp, tmp_path, silent, over_select=1.5, deadline=30.0)
+    over_grid(exp, tmp_path, silent, over_select=1.5, deadline=600.0)
     said = lines(tmp_path / "net")
     assert [len(r["cohort"]) for r in said] == [3, 3, 3]
-    assert all(r["seconds"] < 20 for r in said)  # nobody waited for the deadline
+    assert all(r["seconds"] < 300 for r in said)  # nobody waited for the deadline
     weights = np.load(tmp_path / "net" / "notes.npz")["weights/00001"]
     assert len(weights) == 2
 
