@@ -6,11 +6,15 @@ from pathlib import Path
 
 import pytest
 import torch
+from hypothesis import HealthCheck, settings
 
 from fedstrata import fused
 from fedstrata.data.store import locked
 
 torch.set_num_threads(1)  # two threads on tiny work collapse when the machine is shared
+
+settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("patient")  # how long an example takes says something of the machine alone
 
 os.environ["COLUMNS"] = "100"  # tables look the same wherever the tests run
 

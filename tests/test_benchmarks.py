@@ -14,6 +14,7 @@ from benchmarks.summary import summary
 from benchmarks.workloads import SHAPES, WORKLOADS, Workload
 from fedstrata.clients import training_batches
 from fedstrata.models import MODELS
+from tests.patience import PATIENCE
 
 SMALL = Workload(
     "small", "", "logreg", (784,), 9, 270, {"test": 20}, cohort_size=4, epochs=2, batch=8, lr=0.03, momentum=0.9,
@@ -136,12 +137,12 @@ def test_a_command_is_charged_for_its_children(tmp_path):
         "import time\nx = bytearray(80_000_000)\nend = time.process_time() + 0.6\nwhile time.process_time() < end: pass"
     )
     parent = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {work!r}]); print('done')"
-    seen = watch([sys.executable, "-c", parent], {}, tmp_path, limit=60)
+    seen = watch([sys.executable, "-c", parent], {}, tmp_path, limit=PATIENCE)
     assert (seen.code, seen.out) == (0, "done\n")
     assert seen.cost["cpu_seconds_whole"] >= 0.6
     assert seen.cost["peak_mb"] > 80
-    late = watch([sys.executable, "-c", "import time; time.sleep(60)"], {}, tmp_path, limit=0.3)
+    late = watch([sys.executable, "-c", "import time; time.sleep(3600)"], {}, tmp_path, limit=0.3)
     assert late.code is None
-    assert late.cost["wall_seconds"] < 30
+    assert late.cost["wall_seconds"] < PATIENCE
     assert cpu_seconds(tree(1)) >= 0
     assert memory_mb([]) == 0

@@ -22,6 +22,7 @@ from fedstrata.recipes import METHODS
 from fedstrata.record import finished, read_notes, read_rounds
 from fedstrata.runtimes.vault import Shelf, Vault
 from tests.federations import mlp, unequal_clients
+from tests.patience import PATIENCE
 
 ROUNDS = 7
 
@@ -251,7 +252,7 @@ def test_a_signal_ends_the_round_and_leaves_a_checkpoint(asked, engine, tmp_path
         for _ in range(3):
             run.stdout.readline()
         os.killpg(run.pid, asked)  # all of them, as a terminal and systemd do
-        _, said = run.communicate(timeout=30)
+        _, said = run.communicate(timeout=PATIENCE)
     finally:
         if run.poll() is None:
             os.killpg(run.pid, signal.SIGKILL)

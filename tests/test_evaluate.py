@@ -17,6 +17,7 @@ from fedstrata.evaluate import client_scores, fairness, score, summary
 from fedstrata.layout import Arrays
 from fedstrata.task import Loss, Task, buffers_of
 from fedstrata.threads import threads
+from tests.patience import PATIENCE
 
 
 def problem(loss: str | Loss = "cross_entropy") -> tuple[Task, Tensor, Arrays, Tensor, Tensor]:
@@ -161,7 +162,7 @@ def test_several_threads_give_exactly_what_one_gives(make: Callable[[], Any], mo
 def test_pieces_are_scored_by_several_threads_of_one_thread_each(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(evaluate, "EXAMPLES_AT_ONCE", 5)
     task, w, buffers, x, y = problem()
-    both, seen = Barrier(2, timeout=20), dict[int, int]()
+    both, seen = Barrier(2, timeout=PATIENCE), dict[int, int]()
 
     def metric(outputs: Tensor, y: Tensor) -> Tensor:
         if get_ident() not in seen:

@@ -13,6 +13,7 @@ import torch
 from fedstrata.cli import main
 from fedstrata.experiment import Experiment
 from fedstrata.record import finished, read_rounds
+from tests.patience import PATIENCE, eventually
 
 pytestmark = pytest.mark.slow
 
@@ -51,7 +52,7 @@ def test_killed_ten_times_it_ends_with_the_same_bytes(method, nursery, tmp_path)
     while kills < KILLS or not finished(broken):
         process = nursery.Process(target=work, args=(method, str(broken)))
         process.start()
-        process.join(draw.uniform(0, 2.5 * lasts / KILLS) + 0.05 if kills < KILLS else 60)
+        process.join(draw.uniform(0, 2.5 * lasts / KILLS) + 0.05 if kills < KILLS else PATIENCE)
         if process.is_alive():
             process.kill()
             process.join()
@@ -69,9 +70,7 @@ def test_the_command_goes_on_with_a_run_that_was_killed(tmp_path):
     command = [sys.executable, "-m", "fedstrata", "run", "--rounds", "20", "--out", str(tmp_path / "run")]
     run = subprocess.Popen([*command, "--set", "checkpoint=2"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
-        end = time.perf_counter() + 60
-        while not list(tmp_path.glob("run/checkpoint/*.json")) and time.perf_counter() < end:
-            time.sleep(0.01)
+        assert eventually(lambda: bool(list(tmp_path.glob("run/checkpoint/*.json"))))
     finally:
         run.kill()
         run.wait()

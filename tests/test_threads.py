@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from fedstrata.threads import allowed, pieces, quiet, spread, threads
+from tests.patience import PATIENCE
 
 
 @pytest.mark.parametrize("count", [1, 2, 5])
@@ -17,7 +18,7 @@ def test_results_come_in_the_order_of_the_jobs_from_several_threads(count, jobs)
 
 
 def test_jobs_are_done_at_the_same_time():
-    both = threading.Barrier(2, timeout=20)
+    both = threading.Barrier(2, timeout=PATIENCE)
     spread(lambda _: both.wait(), range(2), 2)  # each waits for the other
     assert not both.broken
 

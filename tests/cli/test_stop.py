@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.runtimes.test_signals import within
+from tests.patience import PATIENCE, eventually
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="signals are another thing there")
@@ -19,9 +19,9 @@ def test_a_run_that_is_stopped_says_how_to_go_on(number: int, code: int, tmp_pat
     how = {"cwd": tmp_path, "env": where, "stderr": subprocess.PIPE, "text": True, "start_new_session": True}
     run = subprocess.Popen([*call, "--set", "evaluate_every=10"], **how)
     try:
-        assert within(60, (tmp_path / "mine" / "rounds.jsonl").exists)
+        assert eventually((tmp_path / "mine" / "rounds.jsonl").exists)
         os.killpg(run.pid, number)
-        said = run.communicate(timeout=60)[1]
+        said = run.communicate(timeout=PATIENCE)[1]
     finally:
         if run.poll() is None:
             run.kill()

@@ -9,11 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, RecordDict
 
 from fedstrata.errors import DataError, FedstrataError, NeedError, NotFiniteError
 from fedstrata.flower import Network, serve
 from fedstrata.flower import store as stores
+from fedstrata.flower.post import EXPIRED
 from fedstrata.flower.records import unpacked
 from fedstrata.flower.server import enough
 from tests.flower.federation import equal, experiment, lines, model, network, over_grid, parts, simulated
@@ -127,6 +128,20 @@ def test_who_is_silent_is_left_out_after_the_deadline(tmp_path: Path):
     assert [r.get("silent") for r in lines(tmp_path / "net")] == [None, ["1"], None]
 
 
+def test_who_is_late_is_silent_where_flower_notices_first(tmp_path: Path):
+    """At the deadline both do; without one, a message that is gone is a failure."""
+
+    def expired(node: int, message: Message, reply: Message) -> Message:
+        return reply if silent(node, message, reply) else Message(Error(EXPIRED, "it expired"), reply_to=message)
+
+    for name, deadline in (("with", 1e-3), ("without", 0.0)):
+        over_grid(experiment(), tmp_path / name, expired, deadline=deadline)
+    said = {n: lines(tmp_path / n / "net")[1] for n in ("with", "without")}
+    assert said["with"]["silent"] == ["1"]
+    assert "failed" not in said["with"]
+    assert said["without"]["failed"] == {"1": "it expired (Flower's code 3)"}
+
+
 def test_who_raises_is_left_out_with_its_reason(tmp_path: Path):
     over_grid(experiment(), tmp_path, raising)
     assert lines(tmp_path / "net")[1]["failed"] == {"1": "RuntimeError: out of memory (Flower's code 2)"}
@@ -166,10 +181,10 @@ def test_a_node_that_leaves_and_one_that_comes_back(tmp_path: Path):
 
 def test_over_selection_closes_a_round_when_enough_replied(tmp_path: Path):
     exp = experiment("fedavg(select=Sample(k=2))")
-    over_grid(exp, tmp_path, silent, over_select=1.5, deadline=30.0)
+    over_grid(exp, tmp_path, silent, over_select=1.5, deadline=600.0)
     said = lines(tmp_path / "net")
     assert [len(r["cohort"]) for r in said] == [3, 3, 3]
-    assert all(r["seconds"] < 20 for r in said)  # nobody waited for the deadline
+    assert all(r["seconds"] < 300 for r in said)  # nobody waited for the deadline
     weights = np.load(tmp_path / "net" / "notes.npz")["weights/00001"]
     assert len(weights) == 2
 

@@ -17,8 +17,8 @@ from fedstrata.lab import many
 from fedstrata.lab.jobs import Job, finished, loaded
 from fedstrata.lab.many import run_all
 from fedstrata.record import read_rounds
+from tests.patience import PATIENCE, eventually
 from tests.runtimes.test_crew import alive
-from tests.runtimes.test_signals import within
 
 SMALL = {"model": "logreg", "rounds": 2, "partition": {"clients": 4}, "training": {"epochs": 1}}
 
@@ -133,11 +133,11 @@ def test_ctrl_c_ends_all_processes_and_the_first_says_so(tmp_path):
     methods = "compare fedavg fedprox --rounds 100000 --jobs 2 --out out --model logreg"
     run = long_run(["-m", "fedstrata", *methods.split()], cwd=tmp_path)
     try:
-        assert within(60, lambda: begun(tmp_path) >= 2 or run.poll() is not None)
+        assert eventually(lambda: begun(tmp_path) >= 2 or run.poll() is not None)
         pids = [int(p) for p in Path(f"/proc/{run.pid}/task/{run.pid}/children").read_text().split()]
         assert len(pids) == 2
         os.killpg(run.pid, signal.SIGINT)  # as a terminal does
-        _, said = run.communicate(timeout=30)
+        _, said = run.communicate(timeout=PATIENCE)
         assert not any(map(alive, pids))
         assert run.returncode == 130
         assert said.splitlines()[-1].startswith("fedstrata: stopped")
@@ -156,9 +156,9 @@ def test_a_worker_ends_in_the_middle_of_a_run_when_the_first_process_is_gone(tmp
     try:
         worker.stdin.write(json.dumps(order) + "\n")
         worker.stdin.flush()
-        assert within(60, lambda: begun(tmp_path) == 1 or worker.poll() is not None)
+        assert eventually(lambda: begun(tmp_path) == 1 or worker.poll() is not None)
         assert worker.poll() is None
-        worker.communicate(timeout=20)  # which closes its input
+        worker.communicate(timeout=PATIENCE)  # which closes its input
         assert worker.returncode == 0
     finally:
         worker.kill()

@@ -2,7 +2,6 @@
 
 import os
 from pathlib import Path
-from time import monotonic, sleep
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,8 @@ from fedstrata.clients import Clients
 from fedstrata.deploy.app import write_app
 from fedstrata.deploy.local import Federation
 from fedstrata.experiment import Experiment
-from tests.flower.federation import experiment, lines, network_of
+from tests.flower.federation import experiment, network_of
+from tests.patience import PATIENCE, eventually
 
 NAMES = ["east", "north", "west"]
 
@@ -43,8 +43,12 @@ def spoiled(message, context):
         w = w[:1]
     if fault == "raise":
         raise RuntimeError("the disk of this node is full")
-    if fault == "slow":
-        time.sleep(SLOW)
+    if fault == "hang":
+        open(f"{HUNG}.begun", "w").close()
+        for _ in range(9000):  # half an hour, unless it is let go
+            if os.path.exists(HUNG):
+                break
+            time.sleep(0.2)
     if fault == "exit":
         os._exit(9)
     if fault:
@@ -81,26 +85,41 @@ def simulated(exp: Experiment) -> dict[str, Any]:
     return dict(run.model.state_dict())
 
 
-def app_of(folder: Path, exp: Experiment, faults: dict[tuple[str, int], str] | None = None, slow: float = 0.0) -> Path:
-    """The app that `fedstrata deploy` writes; or one whose nodes do these things wrong, by name and round."""
-    write_app(folder, exp, {"min-online": 3, "poll": 0.2, "wait": 120.0})
+def app_of(folder: Path, exp: Experiment, faults: dict[tuple[str, int], str] | None = None) -> Path:
+    """The app that `fedstrata deploy` writes; or one whose nodes do these things wrong, by name and round.
+
+    Nobody is late for want of a processor: a round waits for as long as it takes, where a test says nothing else.
+    """
+    config = {"clients": ",".join(NAMES), "min-online": len(NAMES), "poll": 0.2, "wait": PATIENCE, "deadline": 0.0}
+    write_app(folder, exp, config)  # with seats in this order, whoever is the first to say who it is
     if faults is not None:
-        (folder / "fedstrata_app" / "client_app.py").write_text(f"FAULTS, SLOW = {faults!r}, {slow}\n{FAULTY}")
+        said = f"FAULTS, HUNG = {faults!r}, {str(hung(folder))!r}\n{FAULTY}"
+        (folder / "fedstrata_app" / "client_app.py").write_text(said)
     return folder
 
 
-def until_round(folder: Path, number: int, seconds: float = 120) -> None:
-    """Wait until the record has so many rounds."""
-    end = monotonic() + seconds
-    while not (folder / "rounds.jsonl").exists() or len(lines(folder)) < number:
-        assert monotonic() < end, f"{folder} did not come to round {number} in {seconds} s"
-        sleep(0.1)
+def hung(app: Path) -> Path:
+    """The file that lets go of an app's nodes that hang; NAME.begun is there as soon as one does.
+
+    A SuperNode does one thing at a time: as long as one hangs, it answers nobody, also not the runs of other tests.
+    """
+    return app.with_name(f"{app.name}-go")
 
 
-def completed(fed: Federation, run: str, folder: Path, seconds: float = 240) -> None:
+def hangs(app: Path) -> bool:
+    """Whether one does."""
+    return Path(f"{hung(app)}.begun").exists()
+
+
+def until_round(folder: Path, number: int) -> None:
+    """Wait until so many rounds are on disk, and what it takes to go on from there."""
+    kept = folder / "checkpoint"
+    there = eventually(lambda: any(int(p.stem) >= number for p in kept.glob("*.json")))
+    assert there, f"{folder} did not come to round {number} in {PATIENCE} s"
+
+
+def completed(fed: Federation, run: str, folder: Path) -> None:
     """Wait for a run, which must end well. Asking Flower takes a second of a core, so its model is looked for first."""
-    end = monotonic() + seconds
-    while not (folder / "model.safetensors").exists() and monotonic() < end:
-        sleep(0.2)
-    found = fed.wait(run, 30)
+    eventually((folder / "model.safetensors").exists)
+    found = fed.wait(run, PATIENCE)
     assert found["status"] == "finished:completed", (found, fed.tail("superlink", 40))

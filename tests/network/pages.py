@@ -13,12 +13,10 @@ from uuid import uuid4
 from fedstrata.deploy.local import QUIET, free_port
 from fedstrata.deploy.processes import MARK, keeper, marked, sweep
 from tests.blocks import WIDTH, Session
-from tests.runtimes.test_signals import within
+from tests.patience import PATIENCE, eventually
 
 PORT = re.compile(r"(?:--port |--link-port |PORT=)(\d+)")
 COLOUR = re.compile(r"\x1b\[[\d;]*m")
-SECONDS = 240.0
-"""That a command may take."""
 
 
 class Terminal:
@@ -39,7 +37,7 @@ class Terminal:
         assert self.shell.stdin is not None
         assert self.shell.stdout is not None
         end = f"end-{uuid4().hex}"
-        late = Timer(SECONDS, sweep, [self.mark])
+        late = Timer(PATIENCE, sweep, [self.mark])
         late.start()
         try:
             self.shell.stdin.write(f"{{ {command}\n}} < /dev/null\necho {end} $?\n")
@@ -52,13 +50,13 @@ class Terminal:
                     return int(code), COLOUR.sub("", said)
         finally:
             late.cancel()
-        raise AssertionError(f"$ {command}\n{said}did not end in {SECONDS:.0f} s, or ended the shell")
+        raise AssertionError(f"$ {command}\n{said}did not end in {PATIENCE:.0f} s, or ended the shell")
 
     def close(self) -> None:
         """End the shell alone, as far as it has not ended."""
         assert self.shell.stdout is not None
         if not self.shell.stdout.closed:
-            self.shell.communicate(timeout=10)
+            self.shell.communicate(timeout=PATIENCE)
 
 
 class NetworkSession(Session):
@@ -89,7 +87,7 @@ def walk(folder: Path, page: str) -> Iterator[NetworkSession]:
     try:
         yield NetworkSession(folder / mark, terminal, page)
         terminal.close()
-        assert within(20, lambda: marked(mark) == []), "the page leaves something running"
+        assert eventually(lambda: marked(mark) == []), "the page leaves something running"
     finally:
         watch.communicate()  # the end of its input, for which it ends all that carries the mark
         terminal.close()

@@ -7,10 +7,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
+from fedstrata.deploy import outside
 from fedstrata.deploy.local import HOST, Federation, free_port
 from fedstrata.deploy.outside import Outside
 from fedstrata.deploy.templates import filled
+from tests.patience import PATIENCE
 
 
 @contextmanager
@@ -22,12 +25,12 @@ def proxied(folder: Path, nodes: Any = 1) -> Iterator[tuple[Federation, Outside]
     nginx = None
     try:
         nginx = start_nginx(proxy_of(fed), fed, port)
-        with fed:
+        with fed, patch.object(outside, "SECONDS", PATIENCE):  # however long answers take
             yield fed, Outside("localhost", port, fed.keys / "ca.crt")
     finally:
         fed.stop()  # all that carries its mark
         if nginx is not None:
-            nginx.wait(10)
+            nginx.wait(PATIENCE)
     assert not fed.left()
 
 

@@ -17,7 +17,7 @@ from fedstrata.deploy.outside import FLEET, HIDDEN, PAGES, PROTOBUF, Outside
 from fedstrata.errors import FedstrataError
 from tests.network.federation import only_networked
 from tests.network.proxied import proxied
-from tests.runtimes.test_signals import within
+from tests.patience import eventually
 
 pytestmark = only_networked
 
@@ -51,7 +51,7 @@ def let_in(fed: Federation, folder: Path, *how: str) -> bool:
     with log.open("wb") as f:
         node = subprocess.Popen(call, env=fed.environment("intruder"), stdout=f, stderr=f, start_new_session=True)
     try:
-        assert within(90, lambda: node.poll() is not None or TAKEN in log.read_bytes()), log.read_text()
+        assert eventually(lambda: node.poll() is not None or TAKEN in log.read_bytes()), log.read_text()
         return TAKEN in log.read_bytes()
     finally:
         node.kill()

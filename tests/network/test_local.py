@@ -9,7 +9,7 @@ from pathlib import Path
 from fedstrata.deploy.processes import marked
 from tests.cli.test_cli import fedstrata, last_json
 from tests.network.federation import only_networked
-from tests.runtimes.test_signals import within
+from tests.patience import PATIENCE, eventually
 
 pytestmark = only_networked
 
@@ -41,11 +41,11 @@ def test_ctrl_c_stops_all_of_it_and_so_does_kill(tmp_path: Path):
     for name in numbers:
         call = [sys.executable, "-m", "fedstrata", "deploy", "local", "--nodes", "1", *MORE, "--work", name]
         begun[name] = subprocess.Popen(call, cwd=tmp_path, stderr=subprocess.PIPE, start_new_session=True)
-    assert within(120, lambda: all((w / "app").exists() for w in (tmp_path / n for n in numbers)))
+    assert eventually(lambda: all((w / "app").exists() for w in (tmp_path / n for n in numbers)))
     for name, number in numbers.items():
         mark = mark_of(tmp_path / name)
         assert len(marked(mark)) >= 4
         os.killpg(begun[name].pid, number)
-        said = begun[name].communicate(timeout=60)[1]
+        said = begun[name].communicate(timeout=PATIENCE)[1]
         assert begun[name].returncode == (130 if number == signal.SIGINT else -signal.SIGKILL), said
-        assert within(30, lambda m=mark: marked(m) == [])
+        assert eventually(lambda m=mark: marked(m) == [])

@@ -14,6 +14,7 @@ import pytest
 
 import fedstrata as fs
 from fedstrata.report.sections import SECTIONS
+from tests.patience import PATIENCE
 from tests.report.runs import run_into
 
 CHROMIUM = os.environ.get("CHROMIUM") or shutil.which("chromium")
@@ -33,7 +34,7 @@ def browser() -> Iterator[Any]:
     if CHROMIUM is None:
         pytest.fail("there is no chromium; install it, or say where it is in CHROMIUM")
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"], timeout=PATIENCE * 1000)
         yield browser
         browser.close()
 
@@ -53,6 +54,7 @@ def page_file(tmp_path_factory) -> Path:
 def opened(browser: Any, file: Path, width: int = 1280, height: int = 800, scheme: str = "light") -> Iterator[Any]:
     """The page in a tab; whatever it complains of or asks for from elsewhere fails the test."""
     tab = browser.new_page(viewport={"width": width, "height": height}, color_scheme=scheme)
+    tab.set_default_timeout(PATIENCE * 1000)
     wrong: list[str] = []
     tab.on("console", lambda m: wrong.append(m.text) if m.type in ("error", "warning") else None)
     tab.on("pageerror", lambda e: wrong.append(str(e)))

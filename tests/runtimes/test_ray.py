@@ -30,8 +30,8 @@ from fedstrata.runtimes.cluster import Cluster
 from fedstrata.task import accuracy
 from tests.blocks import blocks, commands, same
 from tests.federations import flat, unequal_clients
+from tests.patience import PATIENCE, eventually
 from tests.runtimes.test_crew import alive
-from tests.runtimes.test_signals import within
 from tests.runtimes.test_site import EACH, FAULTS, assert_same, run
 from tests.runtimes.test_unequal_clients import bn_cnn, image_clients
 
@@ -168,7 +168,7 @@ SETTINGS = ["--rounds", "3", "--clients", "12", "--set", "workers=2", "--set", "
 def command(folder: Path, *more: str) -> dict[str, Any]:
     """What `fedstrata run` says of a run."""
     args = [sys.executable, "-W", "error", "-m", "fedstrata", "run", "--method", "scaffold", *SETTINGS, *more]
-    done = subprocess.run(args, cwd=folder, env=environment(), capture_output=True, text=True, timeout=60)
+    done = subprocess.run(args, cwd=folder, env=environment(), capture_output=True, text=True, timeout=PATIENCE)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout.splitlines()[-1])
 
@@ -189,7 +189,7 @@ def test_a_cluster_at_an_address_is_used_and_left_running(two: Cluster, tmp_path
 
 def test_where_nobody_answers_there_is_a_sentence(tmp_path: Path):
     args = [sys.executable, "-m", "fedstrata", "run", "--ray-address", "127.0.0.1:9"]
-    done = subprocess.run(args, cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=60)
+    done = subprocess.run(args, cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=PATIENCE)
     assert done.returncode == 2
     assert "no Ray cluster can be used at 127.0.0.1:9" in done.stderr
     assert not (tmp_path / "runs").exists() or not list((tmp_path / "runs").iterdir())
@@ -239,9 +239,9 @@ def test_a_cluster_of_our_own_listens_to_this_machine_alone_and_leaves_nothing(a
     assert len(pids) > 6  # Ray's own, and two workers
     assert listening(pids) <= {"0100007F", "0000000000000000FFFF00000100007F"}  # 127.0.0.1
     assert len(made) == 1
-    child.communicate("\n\n", timeout=60)
+    child.communicate("\n\n", timeout=PATIENCE)
     assert child.returncode == 0
-    assert within(20, lambda: not any(map(alive, pids)))
+    assert eventually(lambda: not any(map(alive, pids)))
     assert not made[0].exists()
 
 
@@ -250,8 +250,8 @@ def test_it_ends_with_us_when_we_are_killed(alone: Any):
     names = {p: Path(f"/proc/{p}/cmdline").read_text().split("\0")[0].strip() for p in pids}
     assert "ray::Hand" in names.values()
     child.kill()
-    child.wait(5)
-    assert within(20, lambda: {names[p] for p in pids if alive(p)} <= AGENTS)
+    child.wait(PATIENCE)
+    assert eventually(lambda: {names[p] for p in pids if alive(p)} <= AGENTS)
 
 
 def test_the_command_of_the_page_runs_and_shows_what_the_page_shows(tmp_path: Path):
@@ -260,7 +260,9 @@ def test_the_command_of_the_page_runs_and_shows_what_the_page_shows(tmp_path: Pa
         c for b in blocks(page) if (b.reason or "").endswith("make test-ray does") for c in commands(b.text)
     ]
     words = [sys.executable, "-m", "fedstrata", *shlex.split(command)[1:]]
-    done = subprocess.run(words, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=240)
+    done = subprocess.run(
+        words, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=PATIENCE
+    )
     assert done.returncode == 0, done.stdout
     assert same(shown, done.stdout), done.stdout
     assert "engine" in (tmp_path / "many" / "experiment.toml").read_text()

@@ -8,6 +8,7 @@ Only Flower's commands are used, and GET /health. Everything listens on 127.0.0.
 """
 
 import json
+import os
 import socket
 import ssl
 import subprocess
@@ -16,6 +17,7 @@ import urllib.request
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from itertools import cycle
 from pathlib import Path
 from typing import Any, Self
 
@@ -34,8 +36,16 @@ NAME = "here"
 TAKEN = b"SuperNode ID:"
 """What the log of a node says when the SuperLink has taken it."""
 
-REFUSED_FOR = 150.0
-"""Seconds to go on trying to start a node: for a minute after it was killed, the SuperLink takes it to be online."""
+PATIENCE = 600.0
+"""Seconds for what takes a few where the machine has nothing else to do: programs to start, commands to be done.
+
+A node that was killed has to wait for a minute: as long the SuperLink takes it to be online.
+"""
+
+PORTS, BLOCK = range(10_000, 30_000), 100
+"""Where free ports are looked for, which the kernel gives to no connection; every process has a block of them."""
+
+_turns = cycle(range(BLOCK))
 
 
 class Federation(Daemons):
@@ -106,7 +116,7 @@ class Federation(Daemons):
             pki.make_node_key(self.keys / name, self.keys / f"{name}.pub")
         return self.keys / name
 
-    def start_superlink(self, seconds: float = 60) -> None:
+    def start_superlink(self, seconds: float = PATIENCE) -> None:
         """Start the SuperLink, also again after it was killed, and wait until it answers."""
         tls = {"--ssl-ca-certfile": "ca.crt", "--ssl-certfile": "server.crt", "--ssl-keyfile": "server.key"}
         args = ["--host", HOST, "--port", str(self.port), "--enable-supernode-auth"]
@@ -140,7 +150,7 @@ class Federation(Daemons):
         config = {"client": name, "memory": str(self.folder / "memory" / name)} | self.nodes[name]
         self._spawn(name, "flower-supernode", *args, "--node-config", str(self._config(name, config)))
 
-    def start_node(self, name: str, seconds: float = REFUSED_FOR) -> None:
+    def start_node(self, name: str, seconds: float = PATIENCE) -> None:
         """Start a SuperNode, also again after it was killed, and try until the SuperLink takes it."""
         until = time.monotonic() + seconds
         while time.monotonic() < until:
@@ -160,7 +170,7 @@ class Federation(Daemons):
         there = {str(n["node-id"]) for n in listed if n["status"] == "online"}
         return {name for name, node in self.ids.items() if node in there}
 
-    def wait_online(self, *names: str, seconds: float = 120) -> None:
+    def wait_online(self, *names: str, seconds: float = PATIENCE) -> None:
         """Wait until these nodes, or all, are online."""
         wanted = set(names or self.nodes)
         for _ in self._until(seconds, f"not all of {', '.join(sorted(wanted))} came online", *wanted):
@@ -183,7 +193,7 @@ class Federation(Daemons):
                 return found
         raise AssertionError
 
-    def flwr(self, *args: str, seconds: float = 120) -> dict[str, Any]:
+    def flwr(self, *args: str, seconds: float = PATIENCE) -> dict[str, Any]:
         """What a command of `flwr` says, which it does in JSON; a sentence where it does not do what it was told."""
         call = [program("flwr"), *args, "--format", "json"]
         how: dict[str, Any] = {"env": self.environment("cli"), "cwd": self.folder, "start_new_session": True}
@@ -215,7 +225,10 @@ def named(count: int) -> dict[str, dict[str, Any]]:
 
 
 def free_port() -> int:
-    """A port that is free now."""
-    with socket.socket() as s:
-        s.bind((HOST, 0))
-        return s.getsockname()[1]
+    """A port that is free now, and that neither we nor another process of ours is given too before it is used."""
+    first = PORTS.start + os.getpid() * BLOCK % len(PORTS)
+    for port in (first + next(_turns) for _ in range(BLOCK)):
+        with socket.socket() as s, suppress(OSError):
+            s.bind((HOST, port))
+            return port
+    raise FedstrataError(f"none of the ports {first} to {first + BLOCK - 1} is free on {HOST}")

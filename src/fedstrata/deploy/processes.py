@@ -44,12 +44,15 @@ def end(pids: Iterable[int], number: int) -> None:
 
 def sweep(mark: str, grace: float = GRACE) -> None:
     """End all processes of a federation: ask, and kill what is still there a little later."""
-    until = time.monotonic() + grace
     end(marked(mark), signal.SIGTERM)
-    while (left := marked(mark)) and time.monotonic() < until + grace:
-        if time.monotonic() > until:
-            end(left, signal.SIGKILL)
+    until = time.monotonic() + grace
+    while (left := marked(mark)) and time.monotonic() < until:
         time.sleep(0.1)
+    until = time.monotonic() + grace
+    while left:  # those are killed at least once, however long it took to find them
+        end(left, signal.SIGKILL)
+        time.sleep(0.1)
+        left = marked(mark) if time.monotonic() < until else []
 
 
 def keeper(mark: str) -> "subprocess.Popen[bytes]":

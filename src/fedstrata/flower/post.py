@@ -7,6 +7,9 @@ from time import monotonic, sleep
 from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
 
+EXPIRED = 3
+"""Flower's code for a message that is gone, as it is at its deadline."""
+
 
 @dataclass(frozen=True)
 class Answers:
@@ -41,10 +44,10 @@ class Post:
         while waiting:
             for reply in self.grid.pull_messages(list(waiting)):
                 node = waiting.pop(reply.metadata.reply_to_message_id)  # the sender of a failure is the SuperLink
-                if reply.has_error():
-                    found.failed[node] = f"{reply.error.reason} (Flower's code {reply.error.code})"
-                else:
+                if not reply.has_error():
                     found.there[node] = reply.content
+                elif reply.error.code != EXPIRED or end is None or monotonic() < end:  # else it is just late
+                    found.failed[node] = f"{reply.error.reason} (Flower's code {reply.error.code})"
             if not waiting or (enough is not None and len(found.there) >= enough):
                 break
             if end is not None and monotonic() >= end:
