@@ -30,7 +30,7 @@ test-ray: $(READY)  ## the Ray engine on a cluster of this machine
 test-network: $(READY)  ## a SuperLink, SuperNodes and nginx, which is installed where that can be done, on loopback
 	@PATH=$$PATH:/usr/sbin command -v nginx >/dev/null || test "$$(id -u)" != 0 || \
 		{ apt-get update -qq && RUNLEVEL=1 apt-get install -y -qq --no-install-recommends nginx-light; }
-	FEDSTRATA_NETWORK=1 $(BIN)/python -m pytest -n 3 --dist loadfile tests/network --durations=20
+	FEDSTRATA_NETWORK=1 $(BIN)/python -m pytest -n 2 --dist loadfile tests/network --durations=20
 
 check: $(READY)  ## format, lint, types, unused code
 	$(BIN)/ruff format --check .
