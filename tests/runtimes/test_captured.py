@@ -26,7 +26,7 @@ def captured(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
     fakes = {"Stream": lambda _: stream, "current_stream": lambda _: stream, "stream": lambda _: nullcontext()}
     for name, fake in (fakes | {"graph_pool_handle": lambda: None}).items():
         monkeypatch.setattr(torch.cuda, name, fake)
-    monkeypatch.setattr(graphs.Captured, "_captured", lambda *_: None)
+    monkeypatch.setattr(graphs, "captured", lambda *_: None)
     monkeypatch.setattr(graphs, "compiled", lambda fed, *_: partial(take_step, fed))
     monkeypatch.setattr(graphs, "SIZES", 4)
     made: list[graphs.Captured] = []
