@@ -1,8 +1,9 @@
 """Local steps on a GPU without the host: the schedule lies on the device, and a step is one captured CUDA graph.
 
 Everything that a step reads and changes lives in buffers that stay where they are from round to round. A graph is
-captured for each number of active clients; with very many, for a few sizes that they are rounded up to. A client that
-has finished is copied out at once, so that what the rounded-up steps do to its place does not matter.
+captured for each number of active clients; with very many, for a few sizes that they are rounded up to, the same ones for
+different numbers of clients, because cuDNN tries its algorithms for each. A client that has finished is copied out at
+once, so that what the rounded-up steps do to its place does not matter.
 """
 
 import warnings
@@ -20,7 +21,7 @@ from fedstrata.descent import Desk, Federation, Feed, gathered, take_step
 from fedstrata.layout import Arrays
 
 SIZES = 32
-"""Different numbers of active clients that are captured."""
+"""Different numbers of active clients that are captured, at most."""
 
 Step = Callable[[Desk, Arrays], None]
 
@@ -132,8 +133,8 @@ class Captured:
 
     def _size(self, count: int) -> int:
         assert self.desk is not None
-        piece = len(self.desk.w) if self.one_shape else ceil(len(self.desk.w) / SIZES)
-        return min(len(self.desk.w), piece * ceil(count / piece))
+        everyone = len(self.desk.w)
+        return everyone if self.one_shape else rounded(count, everyone)
 
     def _step(self, place: Desk, plate: Plate, size: int, masked: bool) -> None:
         """One step: as it is when a shape is new, captured when it comes again, replayed from then on."""
@@ -164,6 +165,12 @@ class Captured:
         if self.compiled and self.desk is not None and len(desk.w) == len(self.desk.w):
             return compiled(self.fed, desk, plate.batch(self.fed, len(desk.w), masked))
         return lambda desk, batch: take_step(self.fed, desk, batch)
+
+
+def rounded(count: int, everyone: int) -> int:
+    """So many active clients rounded up to one of the sizes that are captured: multiples of a power of two."""
+    piece = 1 << (ceil(everyone / SIZES) - 1).bit_length()
+    return min(everyone, piece * ceil(count / piece))
 
 
 def compiled(fed: Federation, desk: Desk, batch: Arrays) -> Step:

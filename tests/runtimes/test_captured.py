@@ -80,3 +80,16 @@ def test_what_clients_are_told_and_remember(name, monkeypatch):
 @pytest.mark.usefixtures("captured")
 def test_images_buffers_and_noise(what, monkeypatch):
     equal_to_plain_steps(monkeypatch, *(partial(run, R.fedavg(), s, rounds=2 + s, **what) for s in (0, 1)))
+
+
+def test_few_sizes_are_captured_and_companies_share_them():
+    """cuDNN tries its algorithms for each size: a company of 260 clients shall find those of one of 480 known."""
+
+    def sizes(everyone: int) -> set[int]:
+        found = {count: graphs.rounded(count, everyone) for count in range(1, everyone + 1)}
+        assert all(count <= size <= everyone for count, size in found.items())
+        return set(found.values())
+
+    assert sizes(20) == set(range(1, 21))
+    assert all(len(sizes(n)) <= graphs.SIZES for n in (33, 100, 260, 480, 2000))
+    assert sizes(260) - {260} <= sizes(480)
