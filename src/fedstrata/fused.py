@@ -31,8 +31,12 @@ LOOK = 160 * 1024
 STREAM = 64 * 1024
 """Bytes of a block of one client in a pass that looks at it once: long runs are what memory is fastest at."""
 
-SHARE = 500_000
-"""Numbers for which it pays to wake another thread: some 50 microseconds' work."""
+SHARE = 2_000_000
+"""Numbers for which it pays to wake another thread, some 150 microseconds' work: on a virtual machine it takes 30 until
+that has begun, 50 until this one knows of its end, and more where torch's threads still wait for work, busily."""
+
+LOOKS = 3
+"""Times that a number takes longer in a pass that looks at it several times than in one that mixes."""
 
 
 @cache
@@ -139,37 +143,41 @@ def look(
 
     `kinds` says what is summed up of each client and a reference: "SQUARE", "DOT" or "GAP".
     """
-    x, loops, k = delta.numpy(), kernels(), len(delta)
+    x, loops = delta.numpy(), kernels()
+    k = len(x)
     width = max(128, LOOK // (k * x.itemsize) // 64 * 64)
     blocks = Blocks.of(layout, min(width, STREAM // x.itemsize))
-    both, scale = _padded(np.ones((2, k)), x.dtype), np.array([1, 1 / k, -1])
-    both[0, :k] = weights.numpy()
+    both, scale = np.ones((2, k), x.dtype), np.array([1, 1 / k, -1])
+    both[0] = weights.numpy()
     asked = np.array([getattr(loops, kinds.get(q, "NOTHING")) for q in range(3)])
     rows = memory.array(3 * len(blocks) * 2 * k, np.float64).reshape(3, len(blocks), 2, k)
-    sizes, out = np.empty((len(blocks), 5)), vector_like(old) if writes else old
-    given = x, old.numpy(), both, scale, asked, writes, blocks.begin, blocks.end
-    _run(loops.look, blocks, x.size, *given, rows, sizes, out.numpy())
-    return Sums(blocks, asked, rows, sizes), out
+    sizes, w = np.empty((len(blocks), 5)), old.numpy()
+    out = memory.array(w.size, w.dtype) if writes else w
+    given = x, w, both, scale, asked, writes, blocks.begin, blocks.end
+    _run(loops.look, blocks, LOOKS * x.size, *given, rows, sizes, out)
+    return Sums(blocks, asked, rows, sizes), torch.from_numpy(out)
 
 
 def mix(layout: Layout, delta: Tensor, old: Tensor, weights: Tensor, keep: Tensor) -> Tensor:
     """keep_l old + sum_k weights_k,l delta_k, layer by layer: [P] from weights [K, L] and keep [L]."""
-    x, out = delta.numpy(), vector_like(old)
+    x, w = delta.numpy(), old.numpy()
+    out = memory.array(w.size, w.dtype)
     blocks = Blocks.of(layout, STREAM // x.itemsize)
-    scalars = _padded(weights.numpy().T, x.dtype), keep.numpy().astype(x.dtype)
+    scalars = np.ascontiguousarray(weights.numpy().T, x.dtype), keep.numpy().astype(x.dtype)
     where = blocks.begin, blocks.end, blocks.owners(layout)
-    _run(kernels().mix, blocks, x.size, x, old.numpy(), *scalars, *where, out.numpy())
-    return out
+    _run(kernels().mix, blocks, x.size, x, w, *scalars, *where, out)
+    return torch.from_numpy(out)
 
 
 def blend(layout: Layout, a: Tensor, x: Tensor, b: Tensor, y: Tensor) -> Tensor:
     """a_l x + b_l y, layer by layer: [P] from scalars [L]."""
-    out, dtype = vector_like(x), x.numpy().dtype
-    blocks = Blocks.of(layout, STREAM // dtype.itemsize)
-    scalars = a.numpy().astype(dtype), b.numpy().astype(dtype)
+    v, w = x.numpy(), y.numpy()
+    out = memory.array(v.size, v.dtype)
+    blocks = Blocks.of(layout, STREAM // v.itemsize)
+    scalars = a.numpy().astype(v.dtype), b.numpy().astype(v.dtype)
     where = blocks.begin, blocks.end, blocks.owners(layout)
-    _run(kernels().blend, blocks, len(x), x.numpy(), y.numpy(), *scalars, *where, out.numpy())
-    return out
+    _run(kernels().blend, blocks, v.size, v, w, *scalars, *where, out)
+    return torch.from_numpy(out)
 
 
 def square(layout: Layout, x: Tensor) -> float:
@@ -185,19 +193,6 @@ def cosine(dots: Array, squares: Array, size: Array, when_zero: float) -> Tensor
     out = np.empty_like(squares)
     kernels().cosine(dots, squares, size, when_zero, out)
     return torch.from_numpy(out)
-
-
-def vector_like(old: Tensor) -> Tensor:
-    """A vector of such length and type, of any values."""
-    return torch.from_numpy(memory.array(len(old), old.numpy().dtype))
-
-
-def _padded(weights: Array, dtype: Any) -> Array:
-    """Weights [..., K] with zeros up to the next multiple of the rows that the loops take at a time."""
-    k, rows = weights.shape[-1], kernels().ROWS
-    wide = np.zeros((*weights.shape[:-1], -(-k // rows) * rows), dtype)
-    wide[..., :k] = weights
-    return wide
 
 
 def _run(loop: Callable[..., None], blocks: Blocks, numbers: int, *args: Any) -> None:

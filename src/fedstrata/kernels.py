@@ -58,6 +58,14 @@ def prefetch(_typing: Any, x: Any, k: Any, j: Any) -> Any:
 
 
 @compiled
+def _padded(weights: Array) -> Array:
+    """Weights [K] with zeros up to the next multiple of the rows that are taken at a time."""
+    wide = np.zeros((len(weights) + ROWS - 1) // ROWS * ROWS, weights.dtype)
+    wide[: len(weights)] = weights
+    return wide
+
+
+@compiled
 def _mix(x: Array, weights: Array, s: int, m: Array) -> None:
     """m = sum_k weights_k x_k over the columns from s on, in the updates' own type."""
     n, last = len(m), x.shape[0] - 1
@@ -157,13 +165,14 @@ def look(
     """
     width = (end - begin).max()
     m, y = np.empty((2, width), x.dtype), np.empty((3, width))
+    v, w = _padded(weights[0]), _padded(weights[1])
     mean, even = writes or kinds[0] >= DOT, kinds[1] >= DOT
     for i in range(first, last):
         s, n = begin[i], end[i] - begin[i]
         if mean and even:
-            _mix_both(x, weights[0], weights[1], s, m[0, :n], m[1, :n])
+            _mix_both(x, v, w, s, m[0, :n], m[1, :n])
         elif mean or even:
-            _mix(x, weights[1 if even else 0], s, m[1 if even else 0, :n])
+            _mix(x, w if even else v, s, m[1 if even else 0, :n])
         if writes:
             sizes[i, 3], sizes[i, 4] = _average(old[s : s + n], m[0, :n], out[s : s + n])
         for q in range(3):
@@ -184,7 +193,7 @@ def mix(
     m = np.empty((end - begin).max(), x.dtype)
     for i in range(first, last):
         s, n, layer = begin[i], end[i] - begin[i], owner[i]
-        _mix(x, weights[layer], s, m[:n])
+        _mix(x, _padded(weights[layer]), s, m[:n])
         _blend(keep[layer], old[s : s + n], x.dtype.type(1), m[:n], out[s : s + n])
 
 
@@ -233,7 +242,7 @@ def cosine(dots: Array, squares: Array, size: Array, when_zero: float, out: Arra
 def try_out() -> None:
     """Compile, or load what was compiled before, and call everything once in float32."""
     x, line = np.ones((2, 2), np.float32), np.ones(2, np.float32)
-    weights, begin, end = np.ones((2, ROWS), np.float32), np.arange(2), np.arange(1, 3)
+    weights, begin, end = np.ones((2, 2), np.float32), np.arange(2), np.arange(1, 3)
     rows, sizes, kinds = np.empty((3, 2, 2, 2)), np.empty((2, 5)), np.full(3, GAP)
     look(x, line, weights, np.ones(3), kinds, True, begin, end, rows, sizes, line.copy(), 0, 2)
     mix(x, line, weights, line, begin, end, begin, line.copy(), 0, 2)

@@ -38,12 +38,12 @@ _lent: dict[int, Any] = {}
 
 def array(n: int, dtype: Any) -> Array:
     """n numbers of any value that nobody else holds. Views of it, and tensors that share it, count as holders."""
-    kind = n, np.dtype(dtype).str
+    kind = n, np.dtype(dtype).char
     spare = _spare[kind] = _spare.pop(kind, [])  # the last kind asked for is the last in the dictionary
-    for old in list(_spare)[:-KINDS]:
-        del _spare[old]
+    if len(_spare) > KINDS:
+        del _spare[next(iter(_spare))]
     whole: Any = spare.pop() if spare else np.empty(n, dtype)
-    lent = np.asarray(memoryview(whole))  # a view of this holds this; a view of whole[:] would hold `whole` alone
+    lent = np.frombuffer(memoryview(whole), dtype)  # views of this hold this; those of whole[:] would hold `whole`
     watch = ref(lent, partial(_back, kind, whole))
     _lent[id(watch)] = watch
     return lent

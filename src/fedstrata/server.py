@@ -118,7 +118,8 @@ def screen(
         replies = replace(replies, seen=recipe.updates(answered(cohort, replies), replies.delta))
     with quiet(replies.seen is not None and replies.seen.fused):
         good = replies.usable()
-    bad = sorted([*replies.left_out, *replies.ids[~good].tolist()])
+    sent = zip(replies.ids.tolist(), good.tolist(), strict=True)
+    bad = sorted([*replies.left_out, *(i for i, fine in sent if not fine)])
     if bad and on_nonfinite == "raise":
         raise NotFiniteError(f"round {number}: {clients_in_words(bad)} returned values that are NaN or infinite")
     return replies.only(good), bad
@@ -139,7 +140,7 @@ def close_round(
     if len(replies.ids) == 0:
         return replace(server, number=server.number + 1), {}
     cohort = answered(cohort, replies)
-    if not bool(cohort.stats["examples"].sum() > 0):
+    if not float(cohort.stats["examples"].sum()) > 0:
         raise DataError(
             f"round {cohort.number}: none of {clients_in_words(replies.ids.tolist())} has an example to weigh it by"
         )

@@ -20,7 +20,7 @@ def put_rows(table: Tensor, ids: Tensor, values: Tensor) -> Tensor:
 
 
 def _grown(table: Tensor, ids: Tensor) -> Tensor:
-    short = int(ids.max()) + 1 - len(table) if len(ids) else 0
+    short = int(ids.max()) + 1 - table.shape[0] if ids.numel() else 0
     return torch.cat([table, table.new_zeros(short, *table.shape[1:])]) if short > 0 else table
 
 

@@ -1,12 +1,14 @@
 """Threads: torch uses one for tiny work, where two collapse as soon as the machine is shared; others take pieces."""
 
 import os
+from _thread import LockType, allocate_lock
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from functools import cache
 from itertools import pairwise
+from queue import SimpleQueue
+from threading import Thread
 from typing import TypeVar
 
 import torch
@@ -76,19 +78,19 @@ def allowed() -> int:
 
 def spread(work: Callable[[J], R], jobs: Sequence[J], count: int) -> list[R]:
     """[work(j) for j in jobs], by so many threads of which this is one: who is done early takes the next job."""
-    left, found = iter(list(enumerate(jobs))), {}
+    helpers = min(count, len(jobs)) - 1
+    if helpers < 1:
+        return [work(job) for job in jobs]
+    left, found = iter(list(enumerate(jobs))), dict[int, R]()
 
     def take() -> None:
-        for i, job in left:
-            found[i] = work(job)
+        try:
+            for i, job in left:
+                found[i] = work(job)
+        finally:
+            list(left)  # after an error nobody begins another
 
-    helpers = min(count, len(jobs)) - 1
-    others = [_crew(os.getpid(), count).submit(take) for _ in range(helpers)]
-    try:
-        take()
-    finally:
-        for other in others:
-            _ = other.cancel() or other.result()  # on a busy machine, one may not have begun when all is done
+    _together(take, helpers)
     return [found[i] for i in range(len(jobs))]
 
 
@@ -98,7 +100,52 @@ def pieces(n: int, count: int) -> list[tuple[int, int]]:
     return list(pairwise(n * i // count for i in range(count + 1)))
 
 
+def _together(take: Callable[[], None], helpers: int) -> None:
+    """Have this done here and by so many other threads; those that have not begun when it is done here need not."""
+    begun, errors = list[LockType](), list[BaseException]()
+
+    def help() -> None:
+        ended = allocate_lock()
+        ended.acquire()
+        begun.append(ended)
+        try:
+            take()
+        except BaseException as e:
+            errors.append(e)
+        finally:
+            ended.release()
+
+    _call(help, helpers)
+    try:
+        take()
+    finally:
+        for ended in begun:
+            ended.acquire()
+    if errors:
+        raise errors[0]
+
+
+def _call(help: Callable[[], None], times: int) -> None:
+    """Have so many threads of this process do this, each as soon as it can; it must not raise.
+
+    A ThreadPoolExecutor does more for every order, with a future, its condition and several locks: a pass over a small
+    model's updates, of 200 to 600 microseconds, took 10 to 50 longer.
+    """
+    orders, crew = _crew(os.getpid())
+    while len(crew) < times:
+        thread = Thread(target=_serve, args=(orders,), name="fedstrata", daemon=True)
+        thread.start()
+        crew.append(thread)
+    for _ in range(times):
+        orders.put(help)
+
+
+def _serve(orders: "SimpleQueue[Callable[[], None]]") -> None:
+    while True:
+        orders.get()()
+
+
 @cache
-def _crew(_process: int, threads: int) -> ThreadPoolExecutor:
-    """The threads of this process: those of the one that it was forked from are not here."""
-    return ThreadPoolExecutor(threads, "fedstrata")
+def _crew(_process: int) -> tuple["SimpleQueue[Callable[[], None]]", list[Thread]]:
+    """The threads of this process, and where they wait: those of the one that it was forked from are not here."""
+    return SimpleQueue(), []

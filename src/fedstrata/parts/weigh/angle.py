@@ -42,10 +42,11 @@ class Angle(Weigh):
         ids, share = round.cohort.ids, round.share
         angle = torch.arccos(round.updates.cos_mean(self.grain))  # [K, L]  Eq. 1, with gradient norms (D-05)
         turns, old = rows(state["turns"], ids), rows(state["angle"], ids)
-        t = turns + 1 if self.count == "turns" else turns.sign() * round.cohort.number + 1
+        after = turns + 1
+        t = after if self.count == "turns" else turns.sign() * round.cohort.number + 1
         smooth = torch.lerp(old, angle, 1 / t)  # Eq. 4: (t - 1) / t old + 1 / t angle, the angle itself at first
         score = self.alpha * (1 - torch.exp(-torch.exp(self.sign * self.alpha * (smooth - 1))))  # Eq. 5
         round.note(angle=smooth)
-        new = {"angle": put_rows(state["angle"], ids, smooth), "turns": put_rows(state["turns"], ids, turns + 1)}
+        new = {"angle": put_rows(state["angle"], ids, smooth), "turns": put_rows(state["turns"], ids, after)}
         score = share.log()[:, None] + score
         return torch.exp(score - score.logsumexp(0)), new  # Eq. 6; torch.softmax wakes all threads for a few numbers
