@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fedstrata.batchnorm import heed_masks
-from fedstrata.patches import PatchConv
+from fedstrata.patches import patch_conv
 
 CONVOLUTIONS: dict[type[nn.Module], Callable[..., Tensor]] = {
     nn.Conv1d: F.conv1d,
@@ -106,7 +106,7 @@ def _convolution(self: Any, x: Tensor) -> Tensor:
     weight, bias = own
     k = len(weight)
     if x.is_cuda and _has_few_channels(self, weight):
-        return PatchConv.apply(x, weight, bias, self.stride, self.padding, self.dilation)
+        return patch_conv(x, weight, bias, self.stride, self.padding, self.dilation)
     side = x.reshape(-1, k * x.shape[1], *x.shape[2:])  # [B, K C, ...]
     flat = weight.flatten(0, 1), None if bias is None else bias.flatten()
     out = conv(side, *flat, self.stride, self.padding, self.dilation, k * self.groups)

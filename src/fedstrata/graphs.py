@@ -1,9 +1,9 @@
 """Local steps on a GPU without the host: the schedule lies on the device, and a step is one captured CUDA graph.
 
 Everything that a step reads and changes lives in buffers that stay where they are from round to round. A graph is
-captured for each number of active clients; with very many, for a few sizes that they are rounded up to, the same ones for
-different numbers of clients, because cuDNN tries its algorithms for each. A client that has finished is copied out at
-once, so that what the rounded-up steps do to its place does not matter.
+captured for each number of active clients; with very many, for a few sizes that they are rounded up to, the same ones
+for different numbers of clients, because cuDNN tries its algorithms for each. A client that has finished is copied out
+at once, so that what the rounded-up steps do to its place does not matter.
 """
 
 import warnings
