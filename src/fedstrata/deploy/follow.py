@@ -40,6 +40,7 @@ def follow(fed: Federation, run: str, folder: Path, told: Told) -> list[dict[str
             if line.endswith("\n"):  # else it is being written
                 lines.append(json.loads(line))
                 told(lines[-1])
+                asked = time.monotonic()  # a run that has just ended a round is going
         if over:
             return lines
         if time.monotonic() > asked + ASK:
