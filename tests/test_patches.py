@@ -23,7 +23,7 @@ def test_patches_give_what_each_clients_convolution_gives_and_its_gradients(name
     draw = torch.Generator().manual_seed(0)
     x = torch.randn(b * k, channels, side, side + 1, dtype=torch.float64, generator=draw).requires_grad_()
     w = torch.randn(k, filters, channels, size, size, dtype=torch.float64, generator=draw).requires_grad_()
-    twice = (stride,) * 2, (padding,) * 2, (dilation,) * 2
+    twice = (stride, stride), (padding, padding), (dilation, dilation)
     bias = torch.randn(k, filters, dtype=torch.float64, generator=draw).requires_grad_() if biased else None
     ours = patch_conv(x, w, bias, *twice)
     each, added = x.unflatten(0, (b, k)), [None] * k if bias is None else list(bias)
