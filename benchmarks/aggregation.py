@@ -47,7 +47,8 @@ METHODS = {
     "FedAdp": fs.recipes.fedadp(),
     "L-DAWA": fs.recipes.ldawa(),
 }
-RESULTS = Path(__file__).parent / "results" / "aggregation.json"
+RESULTS, PART = Path(__file__).parent / "results", Path(".bench")
+"""Where the numbers of all models are kept, and those of some, which must not take their place."""
 
 
 class Case:
@@ -172,7 +173,8 @@ def main() -> None:
     results = [measure(name, said.clients, said.repeats, said.steady) for name in said.models.split(",")]
     machine = {"processor": platform.processor() or platform.machine(), "threads": said.threads}
     machine |= {"torch": torch.__version__, "numba": fused.kernels() is not None}
-    out = said.out or RESULTS.with_stem(f"{RESULTS.stem}-steady" if said.steady else RESULTS.stem)
+    folder = RESULTS if said.models == ",".join(MODELS) else PART
+    out = said.out or folder / f"aggregation{'-steady' * said.steady}.json"
     out.parent.mkdir(parents=True, exist_ok=True)
     out.write_text(json.dumps({"machine": machine, "results": results}, indent=1) + "\n")
     for which in ("median", "least"):
