@@ -27,22 +27,10 @@ from fedstrata.data.store import root
 from fedstrata.reproduce import plan, read
 
 ORDER = """
-fedlayerwise-table1 --columns "Keras Adam"
-fedlayerwise-table1 --columns "torch Adam"
-fedlayerwise-table1 --columns "Keras SGD"
-fedlayerwise-table1 --columns "torch SGD"
-fedprox-adaptive-mu
-fedpbs-uci-har --columns SGD --rows FedProx --rows "FedProx, uniform"
-fedpbs-uci-har --columns SGD --rows FedPBS --rows "FedPBS, sat" --rows "FedPBS, two phases"
-fedpbs-uci-har --columns SGD --rows FedBS --rows "FedBS, normalised" --rows FedGA --rows FedAvg
-fedpbs-uci-har --columns SGD --rows MOON
-fedpbs-uci-har --columns Adam --rows FedProx --rows "FedProx, uniform"
-fedpbs-uci-har --columns Adam --rows FedPBS --rows "FedPBS, sat" --rows "FedPBS, two phases"
-fedpbs-uci-har --columns Adam --rows FedBS --rows "FedBS, normalised" --rows FedGA --rows FedAvg
-fedpbs-uci-har --columns Adam --rows MOON
 fedlws-table1-fashion --columns "alpha 0.1"
 fedlws-table11
 fedlws-table1-fashion --columns "alpha 0.5"
+fedlws-table2
 fedlws-table10 --seeds 1 --columns "alpha 0.1"
 fedlws-table4 --seeds 1 --columns "alpha 0.1"
 fedlws-table1-fashion --columns "alpha 100"
