@@ -13,6 +13,8 @@ from mkdocs.utils import get_relative_url
 ROOT = Path(__file__).parent
 PAGES = {"CONTRIBUTING.md": "contributing/README.md", "CHANGELOG.md": "changelog.md", "SECURITY.md": "security.md"}
 MOVED = {"../experiments/": "experiments/", "../SECURITY.md": "security.md", "docs/": ""}
+WIDE = {"performance.md", "reproductions.md", "decisions.md"}
+"""Whose tables need the room of the contents beside them."""
 SHIM, OURS = "https://unpkg.com/iframe-worker/shim", "assets/iframe-worker.js"
 ELSEWHERE = re.compile(r'<(?:script|img|link)\b[^>]*(?:src|href)="?https?:[^>]*>')
 MATHS = re.compile(r'<(span|div) class="arithmatex">\\[(\[](.*?)\\[)\]]</\1>', re.S)
@@ -27,8 +29,10 @@ def on_files(files: Files, config: Any) -> Files:
     return files
 
 
-def on_page_markdown(markdown: str, **_: Any) -> str:
+def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     """What is beside docs/ in the repository is within the site."""
+    if page.file.src_uri in WIDE:
+        page.meta["hide"] = ["toc"]
     for there, here in MOVED.items():
         markdown = markdown.replace(f"]({there}", f"]({here}")
     return markdown
