@@ -162,7 +162,8 @@ def narrow() -> Iterator[None]:
     try:
         for one in consoles:
             one.width = WIDTH
-        with patch.object(many, "cores", lambda: 1):  # several runs go on in this process, where torch is loaded
+        one_core = patch.object(many, "cores", lambda: 1)  # several runs go on in this process, where torch is loaded
+        with one_core, patch.object(console, "NEWS", float("inf")):
             yield
     finally:
         for one, width in zip(consoles, before, strict=True):

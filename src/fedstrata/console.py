@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from inspect import cleandoc
+from time import monotonic
 from typing import Any, Self
 
 from rich.console import Console
@@ -34,14 +35,18 @@ BESIDE, LEAST = 59, 12
 WHOLE = Column(no_wrap=True)
 """Where the terminal is narrow the bar gives way, not what is beside it."""
 
+NEWS = 30.0
+"""Seconds after which a log is told again how far it is."""
+
 
 class Live:
-    """Progress that is shown within a block: a line a task, with what is told of it."""
+    """Progress that is shown within a block: a line a task, with what is told of it; in a log, a line now and then."""
 
     def __init__(self, console: Console, *more: ProgressColumn):
         name = Column(no_wrap=True, overflow="ellipsis", max_width=max(LEAST, console.width - BESIDE))
         columns = BarColumn(), MofNCompleteColumn(table_column=WHOLE), TextColumn("{task.fields[told]}")
         self.progress = Progress(TextColumn("{task.description}", table_column=name), *columns, *more, console=console)
+        self.last_news = monotonic()
 
     def __enter__(self) -> Self:
         self.progress.start()
@@ -49,6 +54,16 @@ class Live:
 
     def __exit__(self, *error: object) -> None:
         self.progress.stop()
+
+    def say(self, sentence: str) -> None:
+        """A sentence above the progress."""
+        self.progress.console.print(sentence, highlight=False, markup=False)
+
+    def news(self, *facts: str) -> None:
+        """How far it is, where no terminal shows the bars: they are not drawn before the end then."""
+        if not self.progress.console.is_terminal and monotonic() - self.last_news >= NEWS:
+            self.last_news = monotonic()
+            self.say(", ".join(" ".join(f.split()) for f in facts if f))
 
 
 class Watcher(Live):
@@ -65,16 +80,12 @@ class Watcher(Live):
         self.progress.start_task(task)
 
         def told(line: dict[str, Any]) -> None:
-            seen = line.get("test") or line.get("train") or line.get("val") or {}
-            score = (
-                f"accuracy {100 * seen['accuracy']:5.1f} %" if "accuracy" in seen else f"loss {seen.get('loss', 0):.4f}"
-            )
+            score, pace = _score(line), f"{line['seconds']:.2f} s a round"
             done = min(line["round"] + 1, self.rounds[name])  # a run that is gone on with does not begin at the first
-            self.progress.update(
-                task, completed=done, told=f"{score if seen else '':17} {line['seconds']:.2f} s a round"
-            )
+            self.progress.update(task, completed=done, told=f"{score:17} {pace}")
             for warning in line.get("warnings", []):
-                self.progress.console.print(f"round {line['round']}: {warning}")
+                self.say(f"round {line['round']}: {warning}")
+            self.news(f"{name}: {done} of {self.rounds[name]} rounds", score, pace)
 
         return told
 
@@ -106,18 +117,23 @@ class RunsWatcher(Live):
             return
         if job.name not in self.going:
             self.going[job.name] = self.progress.add_task(f"  {escape(job.name)}", total=job.experiment.rounds, told="")
-        seen = line.get("test")
-        score = f"accuracy {100 * seen['accuracy']:5.1f} %" if seen else ""
-        done = min(line["round"] + 1, job.experiment.rounds)  # what is done once, at the end, is no round
+        score, rounds = _score(line), job.experiment.rounds
+        done = min(line["round"] + 1, rounds)  # what is done once, at the end, is no round
         self.progress.update(self.going[job.name], completed=done, told=score)
+        ended = f"runs that have ended: {self.progress.tasks[0].completed:.0f}"
+        self.news(f"{ended}; {job.name}: {done} of {rounds} rounds", score)
 
     def expect(self, runs: int) -> None:
         """So many runs are to come."""
         self.progress.update(self.all, total=runs)
 
-    def say(self, sentence: str) -> None:
-        """A sentence above the progress."""
-        self.progress.console.print(sentence, highlight=False, markup=False)
+
+def _score(line: Mapping[str, Any]) -> str:
+    """The accuracy of a round, or its loss, as far as it was evaluated."""
+    seen = line.get("test") or line.get("train") or line.get("val") or {}
+    if "accuracy" in seen:
+        return f"accuracy {100 * seen['accuracy']:5.1f} %"
+    return f"loss {seen['loss']:.4f}" if "loss" in seen else ""
 
 
 def split_in_words(facts: Mapping[str, Any]) -> str:

@@ -1,5 +1,6 @@
 """On a terminal of 80 columns names give way, and no number is cut."""
 
+from dataclasses import replace
 from io import StringIO
 from pathlib import Path
 
@@ -32,6 +33,29 @@ def test_progress_says_all_of_its_numbers(name: str):
     line = " ".join(said(console).split())
     assert line.endswith("100/100 accuracy 100.0 % 0.12 s a round left 0:00:00")
     assert line.startswith(name[:12])
+
+
+def test_a_log_is_told_now_and_then_how_far_it_is(monkeypatch):
+    """Bars are drawn in a terminal alone: a job in the background was silent to its end."""
+    now = iter((0.0, 10.0, 40.0, 40.0, 41.0))
+    monkeypatch.setattr("fedstrata.console.monotonic", lambda: next(now))
+    console = narrow()
+    with Watcher(console, {"fedavg": 3}) as watcher:
+        for i in range(3):
+            watcher.of("fedavg")({"round": i, "test": {"accuracy": 0.5}, "seconds": 20.0})
+        assert said(console) == "fedavg: 2 of 3 rounds, accuracy 50.0 %, 20.00 s a round\n"
+
+
+def test_a_log_is_told_of_many_runs_too(monkeypatch):
+    monkeypatch.setattr("fedstrata.console.NEWS", 0.0)
+    console, job = narrow(), Job("scaffold-0", Experiment.of({"rounds": 4}), Path("a"))
+    with RunsWatcher(console, 2) as watcher:
+        watcher.told(job, {"round": 0, "test": {"loss": 0.25}})
+        watcher.told(job, None)
+        watcher.told(replace(job, name="scaffold-1"), {"round": 1, "test": {"accuracy": 0.5}})
+        first, second = said(console).splitlines()
+    assert first == "runs that have ended: 0; scaffold-0: 1 of 4 rounds, loss 0.2500"
+    assert second == "runs that have ended: 1; scaffold-1: 2 of 4 rounds, accuracy 50.0 %"
 
 
 @pytest.mark.parametrize("name", ["fedprox-Sample", "fedlayerwise-lws-Sample"])
