@@ -53,6 +53,15 @@ def test_a_page_has_all_its_sections():
     assert "give the experiment some, e.g. proxy = 200" in page("fedlaw")
 
 
+def test_a_page_tells_what_came_out_of_published_tables_beside_fedavg():
+    told = page("moon").partition("## Published tables with it")[2].partition("## References")[0]
+    assert re.search(
+        r"\| \| MOON \| FedAvg \|\n.*\n\| 0.2, SGD \| 91.9 / \d\d\.\d\d ± \d\.\d\d \(5\) \| \d\d\.\d\d", told
+    )
+    assert "FedGA" not in told
+    assert re.search(r"Not run yet:\n(\n- .*)*\n- \[fedlws-table1-tiny\]", page("fedlws"))  # its data is not there
+
+
 def test_links_of_the_index_lead_somewhere():
     index = pages()["README.md"]
     assert re.findall(r"\]\((\w+)\.md\)", index) == list(METHODS)

@@ -3,7 +3,7 @@
 import inspect
 import sys
 from collections.abc import Iterable
-from dataclasses import fields
+from dataclasses import fields, replace
 from functools import cache
 from inspect import cleandoc
 from pathlib import Path
@@ -20,8 +20,13 @@ from fedstrata.models.zoo import options_of
 from fedstrata.parse import recipe_text
 from fedstrata.recipes import METHODS
 from fedstrata.report.tables import described
-from fedstrata.reproduce.plan import find, read
+from fedstrata.reproduce.plan import Reproduction, find, read
+from fedstrata.reproduce.results import Result, results_of
+from fedstrata.reproduce.verdict import numbers
+from fedstrata.reproduce.words import caption, table
 from fedstrata.values import in_words
+
+Kinds = tuple[type[Part], ...]
 
 HEAD = "<!-- Written by `make pages` from the code: change it there. -->"
 BEGIN, END = "<!-- decisions, written by `make pages` -->", "<!-- end of decisions -->"
@@ -134,12 +139,12 @@ def with_decisions(text: str) -> str:
 
 def write(docs: Path) -> None:
     """Write methods/ and models.md anew, and the table in decisions.md."""
-    folder = docs / "methods"
+    folder, new = docs / "methods", pages()
     folder.mkdir(parents=True, exist_ok=True)
     for old in folder.glob("*.md"):
         if old.read_text(encoding="utf-8").startswith(HEAD):
             old.unlink()
-    for name, text in pages().items():
+    for name, text in new.items():
         (folder / name).write_text(text, encoding="utf-8")
     (docs / "models.md").write_text(models_page(), encoding="utf-8")
     register = docs / "decisions.md"
@@ -183,23 +188,34 @@ def _parts(recipe: Recipe) -> str:
     return "\n\n".join(told)
 
 
+def _results(recipe: Recipe) -> str:
+    """The published tables that have this method among their rows: what came out, beside FedAvg where that is a row."""
+    mine, base = _kinds(recipe), _kinds(METHODS["fedavg"]())
+    run, waiting = list[str](), list[str]()
+    for made, results, kinds in _tables():
+        if mine not in kinds.values():
+            continue
+        rows = [row for row, kind in kinds.items() if kind in (mine, base)]
+        part = replace(made, cells=tuple(c for c in made.cells if c.row in rows))
+        there = [r for r in results if r.row in rows]
+        link = f"[{made.name}](../reproductions.md#{made.name}), {made.place}: {made.title}"
+        if any(numbers(part, there).values()):
+            run.append(f"{link}. {caption(part)}\n\n{table(part, there)}")
+        else:
+            waiting.append(f"- {link}")
+    return "\n\n".join(run + (["Not run yet:\n\n" + "\n".join(waiting)] if waiting else []))
+
+
 @cache
-def _tables() -> dict[str, tuple[str, set[tuple[type[Part], ...]]]]:
-    """Every published table: where it is from, and the kinds of parts of each of its rows."""
-    found = {name: read(name) for name in find()}
-    return {n: (f"{t.place}: {t.title}", {_kinds(c.experiment(0).recipe) for c in t.cells}) for n, t in found.items()}
+def _tables() -> list[tuple[Reproduction, list[Result], dict[str, Kinds]]]:
+    """Every published table, the runs there are of it, and the kinds of parts of each of its rows."""
+    every = [read(name) for name in find()]
+    return [(made, results_of(made), {c.row: _kinds(c.experiment(0).recipe) for c in made.cells}) for made in every]
 
 
-def _kinds(recipe: Recipe) -> tuple[type[Part], ...]:
+def _kinds(recipe: Recipe) -> Kinds:
     """Of its parts, but for who is selected."""
     return tuple(type(p) for slot, p in recipe.parts().items() if slot != "select")
-
-
-def _results(recipe: Recipe) -> str:
-    """The published tables that have this method among their rows."""
-    kinds = _kinds(recipe)
-    mine = {name: said for name, (said, rows) in _tables().items() if kinds in rows}
-    return "\n".join(f"- [{name}](../reproductions.md#{name}), {said}" for name, said in mine.items())
 
 
 def _cost(card: CostCard, e: Explanation) -> str:
