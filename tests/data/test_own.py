@@ -67,6 +67,14 @@ def test_no_name_is_no_data_set(tmp_path, monkeypatch):
         dataset("")
 
 
+def test_the_picture_of_a_split_names_the_classes(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    rows = [f"{i % 7},{kind},{site}" for i in range(20) for kind in ("ill", "well") for site in ("Oslo", "Bern")]
+    (tmp_path / "mine.csv").write_text("\n".join(["age,label,client", *rows]))
+    assert fedstrata("partition", "--data", "mine.csv", "--plot", "split.svg") == 0
+    assert "<!-- well -->" in (tmp_path / "split.svg").read_text()
+
+
 def test_columns_can_have_other_names(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     write_csv(tmp_path / "mine.csv", label="ill", client="site")

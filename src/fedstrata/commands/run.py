@@ -60,7 +60,7 @@ def partition(options: Options, plot: Path | None, json_: bool) -> None:
         split = exp.clients(loaded)
     facts = describe(split)
     if plot is not None:
-        drawn = draw_split(split, plot, f"{called(exp.data)}, {exp.partition!r}")
+        drawn = draw_split(split, plot, f"{called(exp.data)}, {exp.partition!r}", loaded.names)
         err.print(f"The picture is {drawn}", highlight=False, markup=False, soft_wrap=True)
     if json_:
         typer.echo(json_text(facts))
