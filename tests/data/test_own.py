@@ -67,6 +67,17 @@ def test_no_name_is_no_data_set(tmp_path, monkeypatch):
         dataset("")
 
 
+def test_clients_of_the_file_that_do_not_count_are_told(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    write_csv(tmp_path / "mine.csv")
+    args = ["run", "--data", "mine.csv", "--model", "logreg", "--rounds", "1"]
+    said = "mine.csv says whose examples are whose, but Dirichlet(clients=5, "
+    assert fedstrata(*args) == 0
+    assert said not in " ".join(capsys.readouterr().err.split())
+    assert fedstrata(*args, "--clients", "5") == 0
+    assert said in " ".join(capsys.readouterr().err.split())
+
+
 def test_the_picture_of_a_split_names_the_classes(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     rows = [f"{i % 7},{kind},{site}" for i in range(20) for kind in ("ill", "well") for site in ("Oslo", "Bern")]

@@ -44,7 +44,8 @@ def local(options: Options, nodes: int | None, out_dir: Path | None, work: Path 
     wanted = nodes if nodes is not None else None if "clients" in (settings.get("partition") or {}) else NODES
     exp, loaded = ready(options, name, settings, lambda exp: _with_clients(exp, wanted))
     count = len(exp.clients(loaded))
-    checked(nodes in (None, count), f"this data has {count} clients, each of which is a node; --nodes says {nodes}")
+    need = f"this data has {count} clients, each of which is a node; --nodes says {nodes}, leave it out"
+    checked(nodes in (None, count), need)
     with run_folder(out_dir, folder_name(name)) as folder, _workplace(work) as place:
         err.print(f"Starting a server and {count} node{'s' * (count != 1)} on this machine ...", highlight=False)
         with Federation(place, named(count)) as fed, Watcher(err, {name: exp.rounds}) as watcher:
@@ -118,7 +119,7 @@ def renew(folder: Path, days: int) -> None:
 def check(folder: Path, server: str | None, json_: bool) -> None:
     """Check certificates, keys and versions, and, from outside, that a server shows nodes their paths and no others."""
     found = check_folder(folder) + (check_server(folder, server) if server is not None else [])
-    out.print(_table(found))
+    out.print(checks_table(found))
     bad = [c for c in found if c.fine is False]
     out.print(f"{len(bad)} of {len(found)} checks failed." if bad else f"{len(found)} checks, nothing to do.")
     if json_:
@@ -127,14 +128,15 @@ def check(folder: Path, server: str | None, json_: bool) -> None:
         raise typer.Exit(2)
 
 
-def _table(checks: Sequence[Check]) -> Table:
-    bad = any(c.fine is False for c in checks)
+def checks_table(checks: Sequence[Check]) -> Table:
+    """What was looked at, what was found, and what to do about what fails."""
     table = Table(box=SIMPLE_HEAD)
-    for column in ("check", "", "found", *(["what to do"] if bad else [])):
+    for column in ("check", "", "found, and what to do" if any(c.fine is False for c in checks) else "found"):
         table.add_column(column, overflow="fold")
     words = {True: "[green]ok[/]", False: "[red]FAILS[/]", None: "[dim]-[/]"}
     for c in checks:
-        table.add_row(c.what, words[c.fine], escape(c.found), *([escape(c.remedy)] if c.fine is False else []))
+        remedy = f";\n[bold]{escape(c.remedy)}[/]" if c.fine is False else ""
+        table.add_row(c.what, words[c.fine], f"{escape(c.found)}{remedy}")
     return table
 
 

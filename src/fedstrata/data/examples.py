@@ -58,7 +58,8 @@ def held_out(examples: Examples, count: int, tail: float = 1.0) -> tuple[Example
     rows = [(y == c).nonzero().flatten() for c in range(classes)]
     if count < classes or any(len(r) < n for r, n in zip(rows, wanted, strict=True)):
         least = min(map(len, rows))
-        could = f"choose it from {classes} to {classes * least}" if least else "some class has none of them"
+        most = classes * least
+        could = f"choose it from {classes} to {most}, e.g. proxy={most}" if least else "some class has none of them"
         raise DataError(f"proxy = {count} cannot be had, class by class, from {len(y)} test examples; {could}")
     chosen = torch.cat([r[:n] for r, n in zip(rows, wanted, strict=True)])
     rest = torch.ones(len(y), dtype=torch.bool)
