@@ -78,6 +78,16 @@ def test_clients_of_the_file_that_do_not_count_are_told(tmp_path, monkeypatch, c
     assert said in " ".join(capsys.readouterr().err.split())
 
 
+def test_a_column_that_numbers_the_rows_is_told(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    rows = [f"{1000 + i},{i % 7},{i % 2},{'ab'[i % 3 == 0]}" for i in range(60)]
+    (tmp_path / "mine.csv").write_text("\n".join(["patient,age,label,client", *rows]))
+    assert fedstrata("run", "--data", "mine.csv", "--model", "logreg", "--rounds", "1") == 0
+    told = " ".join(capsys.readouterr().err.split())
+    assert "The column 'patient' has another whole number in every row, and is a feature like the others" in told
+    assert "'age'" not in told
+
+
 def test_the_picture_of_a_split_names_the_classes(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     rows = [f"{i % 7},{kind},{site}" for i in range(20) for kind in ("ill", "well") for site in ("Oslo", "Bern")]

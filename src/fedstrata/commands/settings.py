@@ -114,6 +114,9 @@ def ready(
     if loaded.names is not None:
         some = ", ".join(loaded.names[:SHOWN]) + ", ..." * (len(loaded.names) > SHOWN)
         err.print(f"The classes are {some}.", highlight=False, markup=False)
+    for column in loaded.counting:
+        every = f"The column {column!r} has another whole number in every row, and is a feature like the others"
+        err.print(f"{every}; leave it out if it is the number of a case.", highlight=False, markup=False)
     return exp, loaded
 
 

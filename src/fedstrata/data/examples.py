@@ -22,7 +22,8 @@ class Dataset:
     val: Examples | None = None
     owner: np.ndarray | None = None  # of each training example, the user or domain it comes from, if that is known
     vocabulary: int | None = None  # the number of words, where examples are word numbers
-    names: tuple[str, ...] | None = None  # of the classes, where folders of pictures name them
+    names: tuple[str, ...] | None = None  # of the classes, where folders of pictures or words name them
+    counting: tuple[str, ...] = ()  # features with another whole number in every row, which may be names of the rows
 
     @property
     def shape(self) -> tuple[int, ...]:

@@ -23,6 +23,9 @@ MOST_CLASSES = 1_000_000
 CLIENT = "client"
 """The column of the clients, where nobody says another; a file need not have it."""
 
+MANY_ROWS = 50
+"""So many different whole numbers are rather names than measurements."""
+
 MISSING = ("", "na", "n/a", "nan", "null", "none", "?", "-")
 """What stands in a table where a number is missing."""
 
@@ -46,6 +49,7 @@ class Found(NamedTuple):
     test: tuple[np.ndarray, np.ndarray] | None = None
     scaled: bool = False  # columns of a table are brought to one scale
     names: tuple[str, ...] | None = None  # of the classes, where folders or words name them
+    counting: tuple[str, ...] = ()  # features with another whole number in every row
 
 
 def load_own(path: Path, label: str = "label", client: str = CLIENT, alone: bool = False) -> Dataset:
@@ -59,7 +63,8 @@ def load_own(path: Path, label: str = "label", client: str = CLIENT, alone: bool
     if alone:
         found = found._replace(owner=None)
         _check_numbered(path, found)
-    data = replace(_dataset(path, found.x, found.y, found.owner, found.test), names=found.names)
+    data = _dataset(path, found.x, found.y, found.owner, found.test)
+    data = replace(data, names=found.names, counting=found.counting)
     if not alone:
         _check_classes(path, data)
     data = replace(data, classes=len(found.names)) if found.names is not None else data
@@ -200,7 +205,15 @@ def _of_table(path: Path, columns: dict[str, np.ndarray], called: Columns) -> Fo
     if gaps := {n: bad for n, v in numbers.items() if len(bad := np.flatnonzero(~np.isfinite(v).all(1)))}:
         raise DataError(f"{path}: {_about_gaps(gaps)}")
     y, classes = _numbered(columns[label], path)
-    return Found(np.concatenate(list(numbers.values()), 1), y, columns.get(client), scaled=True, names=classes)
+    counting = tuple(n for n, v in numbers.items() if _counts(v))
+    x = np.concatenate(list(numbers.values()), 1)
+    return Found(x, y, columns.get(client), scaled=True, names=classes, counting=counting)
+
+
+def _counts(column: np.ndarray) -> bool:
+    """Whether a column has another whole number in every row, as the numbers of patients are."""
+    whole = column.shape[1] == 1 and len(column) >= MANY_ROWS and (column == np.rint(column)).all()
+    return bool(whole and len(np.unique(column)) == len(column))
 
 
 def _about_words(words: dict[str, str], owned: bool) -> str:
