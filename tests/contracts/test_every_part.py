@@ -135,8 +135,8 @@ class Thawed(fs.Step):  # pyright: ignore[reportGeneralTypeIssues]
 class Stateless(fs.Weigh):
     """Forgets to give back the state."""
 
-    def weights(self, state, round):
-        return round.share[:, None]  # pyright: ignore
+    def weights(self, state, round):  # pyright: ignore[reportIncompatibleMethodOverride]
+        return round.share[:, None]
 
 
 @dataclass(frozen=True)
