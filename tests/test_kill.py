@@ -89,6 +89,14 @@ def test_resume_takes_no_other_experiment(beside, tmp_path, capsys):
     assert "--resume goes on with what its folder says" in capsys.readouterr().err
 
 
+def test_a_comparison_is_gone_on_with_by_its_own_command(tmp_path, capsys):
+    (tmp_path / "fedavg/seed-0").mkdir(parents=True)
+    (tmp_path / "fedavg/seed-0/experiment.toml").touch()
+    with pytest.raises(SystemExit):
+        main(["run", "--resume", str(tmp_path)])
+    assert f"they go on by the command that began them, with --out {tmp_path}" in capsys.readouterr().err
+
+
 def test_a_folder_without_a_run_cannot_be_resumed(tmp_path, capsys):
     with pytest.raises(SystemExit) as stopped:
         main(["run", "--resume", str(tmp_path)])

@@ -104,6 +104,14 @@ def test_positional_arguments_are_refused(text: str):
         parse_recipe(text)
 
 
+def test_a_part_of_ones_own_is_not_given_as_a_model_is():
+    said = (
+        r"'mine\.parts:Capped' in 'fedprox \+ mine\.parts:Capped\(cap=2\)' is not a part: .* called 'Capped', once its"
+    )
+    with pytest.raises(SettingError, match=said):
+        parse_recipe("fedprox + mine.parts:Capped(cap=2)")
+
+
 @pytest.mark.parametrize(
     "text",
     [

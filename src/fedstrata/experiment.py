@@ -71,6 +71,7 @@ class Experiment(Plan):
             if isinstance(settings.get(key), Mapping):
                 with _said_of(f"[{key}]"):
                     settings[key] = load(settings[key], kind)
+        _refuse_out_of_place(settings)
         return cls.from_dict(settings)
 
     def dataset(self) -> Dataset:
@@ -204,6 +205,14 @@ def set_at(settings: dict[str, Any], path: str, value: Any) -> None:
 def _table(at: Any, name: str) -> Any:
     check(isinstance(at, dict), f"{name!r} is not a table")
     return at.setdefault(name, {})
+
+
+def _refuse_out_of_place(settings: Mapping[str, Any]) -> None:
+    """Say of a setting that belongs into a table which one that is: `lr` is `training.lr`."""
+    tables = {"training": settings.get("training"), "partition": settings.get("partition") or SPLIT}
+    for name in sorted(settings.keys() - {f.name for f in fields(Experiment)}):
+        where = [t for t, value in tables.items() if isinstance(value, Value) and name in value.to_dict()]
+        check(not where, f"Experiment has no setting {name!r}; did you mean '{''.join(where[:1])}.{name}'?")
 
 
 def _method(text: Any) -> dict[str, Any]:

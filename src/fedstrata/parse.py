@@ -2,6 +2,7 @@
 
 import ast
 import inspect
+import re
 from functools import cache, partial
 from importlib.metadata import entry_points
 from typing import Any
@@ -20,9 +21,15 @@ RECIPES = Calls(
     "a number, a text in quotes nor a part",
 )
 
+OWN = re.compile(r"[\w.]+:([A-Za-z]\w*)")
+"""How models of one's own are given, but not parts."""
+
 
 def parse_recipe(text: str) -> Recipe:
     """The recipe that a text describes: methods and parts joined by +, each with settings in brackets if any."""
+    if own := OWN.search(text):
+        known = "once its package is installed and names it under the entry point 'fedstrata.parts'"
+        raise SettingError(f"{own[0]!r} in {text!r} is not a part: one of your own is called {own[1]!r}, {known}")
     terms = [_term(*_call(n, text)) for n in _summands(RECIPES.expression(text))]
     return terms[0] if len(terms) == 1 and isinstance(terms[0], Recipe) else combine(*terms)
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import FrozenInstanceError, dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -37,6 +37,8 @@ def check_part(part: Part) -> None:
     elif isinstance(part, Finish):
         _check_finish(part)
     else:
+        if isinstance(part, Weigh):
+            _check_weights(part)
         _check_stacking(part)
         _check_merging(part)
         for dtype in (torch.float64, torch.float32):
@@ -46,16 +48,12 @@ def check_part(part: Part) -> None:
 def check_value(value: Value) -> None:
     """Frozen, hashable, and the same again from its repr, its JSON and its fingerprint."""
     name = type(value).__name__
+    declared = getattr(type(value), "__dataclass_params__", None)
+    _hold(declared is not None and declared.frozen, f"{name} is not frozen: declare it with @dataclass(frozen=True)")
     _hold(hash(value) == hash(replace(value)), f"{name} hashes by identity")  # pyright: ignore[reportArgumentType]
     _hold(load(value.to_dict(), type(value)) == value, f"{name} does not come back from its dictionary")
     _hold(eval(repr(value), _names(value)) == value, f"repr({name}) does not evaluate back")
     _hold(value.fingerprint == replace(value).fingerprint, f"{name}'s fingerprint changes")  # pyright: ignore[reportArgumentType]
-    for field in fields(value):  # pyright: ignore[reportArgumentType]
-        try:
-            setattr(value, field.name, None)
-        except FrozenInstanceError:
-            continue
-        raise AssertionError(f"{name} is not frozen: declare it with @dataclass(frozen=True)")
 
 
 def _names(value: Value) -> dict[str, type]:
@@ -86,6 +84,20 @@ def _check_finish(part: Finish) -> None:
     _hold(one.shape == given[0].shape and one.dtype == given[0].dtype, f"{name} changes the model's shape or type")
     _hold(bool(one.isfinite().all()), f"{name} gives NaN or infinity")
     _hold(torch.equal(one, other), f"{name} differs for the same generator")
+
+
+def _check_weights(part: Weigh) -> None:
+    """A row of weights for each client, a column for each layer at the part's grain, and the state."""
+    lab, name = _Lab.of(part), type(part).__name__
+    state = lab.state()
+    told = train(lab.fed, lab.errand(state, lab.memory()))
+    said: Any = part.weights(state["weigh"], lab.round(told.delta, told))
+    pair = isinstance(said, tuple) and len(said) == 2
+    _hold(pair, f"{name}.weights must return (weights, state); got {type(said).__name__}")
+    shape = len(IDS), len(lab.fed.task.layout.at(part.grain).layers)
+    need = f"a tensor [K, L], here {list(shape)} at the grain {part.grain!r}"
+    got = list(said[0].shape) if isinstance(said[0], Tensor) else type(said[0]).__name__
+    _hold(got == list(shape), f"{name}.weights must give {need}; got {got}")
 
 
 def _check_stacking(part: Part) -> None:

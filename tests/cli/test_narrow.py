@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from fedstrata.commands.deploy import checks_table
 from fedstrata.console import RunsWatcher, Watcher
+from fedstrata.deploy.check import Check
 from fedstrata.experiment import Experiment
 from fedstrata.lab.many import Job
 from fedstrata.report import runs_table
@@ -84,3 +86,11 @@ def test_progress_of_an_unknown_number_of_runs_ends_with_a_number():
         for _ in range(3):
             watcher.told(Job("a", Experiment.of({}), Path("a")), None)
     assert "3/3" in said(console)
+
+
+def test_a_check_that_fails_does_not_fold_those_that_do_not():
+    console, fine = narrow(), "EC on P-384, private, and both halves fit"
+    bad = Check("TLS", False, "it shows an older certificate of ours", "copy server/tls there, and reload the proxy")
+    console.print(checks_table([Check("key of hospital-a", True, fine), bad]))
+    assert fine in said(console)
+    assert bad.remedy in said(console)

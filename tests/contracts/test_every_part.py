@@ -121,9 +121,38 @@ class Melted(fs.Step):  # pyright: ignore[reportGeneralTypeIssues]
         return proposal, state
 
 
+@dataclass
+class Thawed(fs.Step):  # pyright: ignore[reportGeneralTypeIssues]
+    """Is not frozen, as it is when one forgets it: then it cannot be hashed either."""
+
+    beta: float = 1.0
+
+    def step(self, state, proposal, round):
+        return proposal, state
+
+
+@dataclass(frozen=True)
+class Stateless(fs.Weigh):
+    """Forgets to give back the state."""
+
+    def weights(self, state, round):  # pyright: ignore[reportIncompatibleMethodOverride]
+        return round.share[:, None]
+
+
+@dataclass(frozen=True)
+class Flat(fs.Weigh):
+    """Has no axis for the layers."""
+
+    def weights(self, state, round):
+        return round.share, state
+
+
 @pytest.mark.parametrize(
     ("part", "complaint"),
     [
+        (Thawed(), "Thawed is not frozen: declare it with"),
+        (Stateless(), r"must return \(weights, state\); got Tensor"),
+        (Flat(), r"must give a tensor \[K, L\], here \[4, 1\] at the grain 'model'; got \[4\]"),
         (Forgetful(), "shape"), (OrderBound(), "order"), (Scribbler(), "wrote into"), (Careless(), "no client moved"),
         (Batchwise(), "stacked"), (Melted(), "hashes|frozen"), (Overstated(), "merged replies"),
     ],

@@ -67,6 +67,35 @@ def test_no_name_is_no_data_set(tmp_path, monkeypatch):
         dataset("")
 
 
+def test_clients_of_the_file_that_do_not_count_are_told(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    write_csv(tmp_path / "mine.csv")
+    args = ["run", "--data", "mine.csv", "--model", "logreg", "--rounds", "1"]
+    said = "mine.csv says whose examples are whose, but Dirichlet(clients=5, "
+    assert fedstrata(*args) == 0
+    assert said not in " ".join(capsys.readouterr().err.split())
+    assert fedstrata(*args, "--clients", "5") == 0
+    assert said in " ".join(capsys.readouterr().err.split())
+
+
+def test_a_column_that_numbers_the_rows_is_told(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    rows = [f"{1000 + i},{i % 7},{i % 2},{'ab'[i % 3 == 0]}" for i in range(60)]
+    (tmp_path / "mine.csv").write_text("\n".join(["patient,age,label,client", *rows]))
+    assert fedstrata("run", "--data", "mine.csv", "--model", "logreg", "--rounds", "1") == 0
+    told = " ".join(capsys.readouterr().err.split())
+    assert "The column 'patient' has another whole number in every row, and is a feature like the others" in told
+    assert "'age'" not in told
+
+
+def test_the_picture_of_a_split_names_the_classes(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    rows = [f"{i % 7},{kind},{site}" for i in range(20) for kind in ("ill", "well") for site in ("Oslo", "Bern")]
+    (tmp_path / "mine.csv").write_text("\n".join(["age,label,client", *rows]))
+    assert fedstrata("partition", "--data", "mine.csv", "--plot", "split.svg") == 0
+    assert "<!-- well -->" in (tmp_path / "split.svg").read_text()
+
+
 def test_columns_can_have_other_names(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     write_csv(tmp_path / "mine.csv", label="ill", client="site")
@@ -191,15 +220,22 @@ def test_a_hugging_face_folder(tmp_path):
     ("text", "sentence"),
     [
         ("", "needs a line of column names and lines of values; it has 0 lines"),
-        ("a,label\n", "it has 1 lines"),
+        ("a,label\n", "it has 1 line"),
         ("a,b\n1,2\n3,4\n", "has no column 'label' for the labels; say which by --label: choose from a, b"),
         ("a,labels\n1,2\n3,4\n", "did you mean 'labels'"),
         ("label,client\n1,2\n", "has no column of features"),
         ("a,label\n1,cat\n2,dog\n", "the labels are 2 different words in 2 rows, which are no classes"),
-        ("a,label\n1,cat\n2,cat\n3,?\n", "the labels must be whole numbers from 0; got 'cat'"),
+        ("a,label\n1,cat\n2,cat\n3,?\n", "example 2 has '?' for a label, that is none (1 have none); fill in"),
+        ("a,label\n" + "1,cat\n" * 10, "all 10 labels are 'cat'; a classifier needs two classes or more"),
+        ("a,label\n" + "1,1\n" * 10, "all 10 labels are 1; a classifier needs two classes or more"),
+        ("a,b,c,label\n1,x,y,0\n2,x,y,1\n", "2 columns are not of numbers, 'b' (e.g. 'x'), 'c' (e.g. 'y'); leave them"),
+        (
+            "a,b,label\n1,,0\n,2,1\n",
+            "example 0 has no number in the column 'b' (1 have none, 1 none in 'a'); fill in",
+        ),
         ("a,label\n1,0.5\n2,1\n", "the labels must be whole numbers from 0, one an example; got 0.5"),
         ("a,label\n1,-1\n2,1\n", "the labels must be whole numbers from 0, one an example; got -1.0"),
-        ("a,label\n1,\n2,1\n", "the labels must be whole numbers from 0"),
+        ("a,label\n1,\n2,1\n", "example 0 has '' for a label, that is none (1 have none)"),
         ("a,label,client\n1,0,x\n2,1,x\n", "has one client only, 'x'; a federation needs two or more"),
         ("a,label\n1,0\nnan,1\n", "example 1 has no number in the column 'a' (1 have none); fill in"),
         ("a,label\n1,0\n,1\n", "example 1 has no number in the column 'a'"),

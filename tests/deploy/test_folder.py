@@ -89,6 +89,14 @@ def test_data_of_ones_own_stays_on_the_nodes(tmp_path: Path, monkeypatch: pytest
     assert str(tmp_path) not in "".join(texts(Path("d")).values())
 
 
+def test_words_for_labels_are_told_with_their_numbers(tmp_path: Path, monkeypatch, capsys: pytest.CaptureFixture[str]):
+    monkeypatch.chdir(tmp_path)
+    rows = [f"{i % 7},{['well', 'ill'][i % 2]},{'ab'[i % 3 == 0]}" for i in range(60)]
+    (tmp_path / "lab.csv").write_text("\n".join(["age,label,client", *rows]))
+    assert fedstrata("deploy", "init", "d", "--nodes", "a,b", "--host", "localhost", "--data", "lab.csv") == 0
+    assert "in the files of the nodes number them as here: 0 ill, 1 well." in capsys.readouterr().out
+
+
 def test_a_node_is_added(folder: Path, capsys: pytest.CaptureFixture[str]):
     before = texts(folder)
     assert fedstrata("deploy", "add", "d", "hospital-d") == 0

@@ -9,6 +9,8 @@ import pytest
 
 from fedstrata.deploy.local import BLOCK, Federation, free_port
 from fedstrata.errors import FedstrataError
+from tests.cli.test_cli import fedstrata
+from tests.data.test_own import write_csv
 
 HANDED_OUT = Path("/proc/sys/net/ipv4/ip_local_port_range")
 """Which ports the kernel gives to connections."""
@@ -20,6 +22,14 @@ def test_a_port_is_given_once_and_none_that_a_connection_may_have_by_then():
     if sys.platform == "linux":
         low, high = map(int, HANDED_OUT.read_text().split())
         assert not any(low <= p <= high for p in ports)
+
+
+def test_as_many_nodes_as_the_file_has_clients(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    pytest.importorskip("flwr")
+    write_csv(tmp_path / "mine.csv", clients=4)
+    assert fedstrata("deploy", "local", "--nodes", "3", "--data", str(tmp_path / "mine.csv")) == 2
+    said = "this data has 4 clients, each of which is a node; --nodes says 3, leave it out"
+    assert capsys.readouterr().err.strip().endswith(said)
 
 
 def late(fed: Federation, looks: int, monkeypatch: pytest.MonkeyPatch) -> None:

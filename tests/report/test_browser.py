@@ -146,6 +146,21 @@ def test_light_and_dark_can_be_switched_and_figures_follow(browser, page_file):
         assert (tab.evaluate(ink), tab.evaluate(line)) == light
 
 
+def test_the_buttons_of_a_figure_have_the_ground_of_its_card(browser, page_file):
+    with opened(browser, page_file) as tab:
+        ground = "getComputedStyle(document.querySelector('.modebar-group')).backgroundColor"
+        assert tab.evaluate(ground) == "rgb(255, 255, 255)"
+
+
+def test_where_nothing_can_hover_no_buttons_lie_on_the_figures(browser, page_file):
+    with browser.new_context(viewport={"width": 390, "height": 844}, has_touch=True, is_mobile=True) as phone:
+        tab = phone.new_page()
+        tab.goto(page_file.as_uri())
+        scroll_through(tab)
+        assert tab.locator(".main-svg").count() > 0
+        assert tab.locator(".modebar-group").count() == 0
+
+
 def test_a_method_can_be_hidden_in_all_figures(browser, page_file):
     with opened(browser, page_file) as tab:
         canvas = "document.querySelector('[data-figure=curves-accuracy] .canvas')"

@@ -19,7 +19,7 @@ from fedstrata.report.again import Again
 from fedstrata.report.folders import find, read_run
 from fedstrata.report.markup import citation, formed
 from fedstrata.report.page import page
-from fedstrata.report.plots import short_names
+from fedstrata.report.plots import short_names, split_figure
 from fedstrata.report.sections import SECTIONS
 from tests.federations import mlp, unequal_clients
 from tests.report.runs import compared, run_into
@@ -114,6 +114,17 @@ def test_data_that_is_not_at_hand_is_said_and_not_downloaded(folder, tmp_path, m
     split = Again().split(run)
     assert split.clients is None
     assert split.why_not == "mnist is not on this machine; `fedstrata data get mnist` downloads it"
+
+
+def test_the_split_of_a_table_has_the_names_that_the_table_has(tmp_path):
+    rows = [f"{i % 7},{kind},{site}" for i in range(40) for kind in ("ill", "well") for site in ("Oslo", "Bern & Co")]
+    (tmp_path / "mine.csv").write_text("\n".join(["age,kind,site", *rows]))
+    run_into(
+        tmp_path / "r", data=str(tmp_path / "mine.csv"), label="kind", client="site", partition={"kind": "ByOwner"}
+    )
+    figure = split_figure(Again().split(read_run(tmp_path / "r")))
+    assert [trace["name"] for trace in figure["data"]] == ["class ill", "class well"]
+    assert figure["layout"]["xaxis"]["ticktext"] == ["0 Bern &amp; Co", "1 Oslo"]
 
 
 def test_a_run_made_in_python_says_why_it_has_no_split(tmp_path):

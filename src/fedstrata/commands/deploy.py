@@ -1,7 +1,7 @@
 """Deployments: a federation on this machine, or the folders for one over many."""
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -12,7 +12,7 @@ from rich.box import SIMPLE_HEAD
 from rich.markup import escape
 from rich.table import Table
 
-from fedstrata.commands.settings import Options, folder_name, ready, run_folder, tell
+from fedstrata.commands.settings import Options, called, folder_name, ready, run_folder, tell
 from fedstrata.console import Watcher, err, out
 from fedstrata.data import is_own
 from fedstrata.deploy import pki
@@ -24,6 +24,7 @@ from fedstrata.deploy.folder import init as written
 from fedstrata.deploy.folder import renew as renewed
 from fedstrata.deploy.follow import play
 from fedstrata.deploy.local import Federation, named, program
+from fedstrata.errors import FedstrataError
 from fedstrata.errors import check as checked
 from fedstrata.experiment import SPLIT, Experiment
 from fedstrata.lab.sweep import SWEEP
@@ -44,7 +45,8 @@ def local(options: Options, nodes: int | None, out_dir: Path | None, work: Path 
     wanted = nodes if nodes is not None else None if "clients" in (settings.get("partition") or {}) else NODES
     exp, loaded = ready(options, name, settings, lambda exp: _with_clients(exp, wanted))
     count = len(exp.clients(loaded))
-    checked(nodes in (None, count), f"this data has {count} clients, each of which is a node; --nodes says {nodes}")
+    need = f"this data has {count} clients, each of which is a node; --nodes says {nodes}, leave it out"
+    checked(nodes in (None, count), need)
     with run_folder(out_dir, folder_name(name)) as folder, _workplace(work) as place:
         err.print(f"Starting a server and {count} node{'s' * (count != 1)} on this machine ...", highlight=False)
         with Federation(place, named(count)) as fed, Watcher(err, {name: exp.rounds}) as watcher:
@@ -91,6 +93,18 @@ def init(
         exp = exp if is_own(exp.data) else _with_clients(_split(exp), None if said else len(deployment.nodes))
     written(folder, deployment, exp, days)
     out.print(f"The deployment is in {folder}; {folder / 'README.md'} says what to do.", markup=False, soft_wrap=True)
+    if numbers := _numbers_of_words(exp):
+        said = f"The labels in {called(exp.data)} are words; in the files of the nodes number them as here"
+        out.print(f"{said}: {numbers}.", markup=False, soft_wrap=True, highlight=False)
+
+
+def _numbers_of_words(exp: Experiment) -> str:
+    """Which number each word for a label has in a table of the lab, if it is at hand and has words there."""
+    if not (is_own(exp.data) and Path(exp.data).is_file()):
+        return ""
+    with suppress(FedstrataError):  # what is wrong with the lab's data is no matter of the deployment
+        return ", ".join(f"{i} {name}" for i, name in enumerate(exp.dataset().names or ()))
+    return ""
 
 
 def add(folder: Path, name: str, key: Path | None) -> None:
@@ -118,7 +132,7 @@ def renew(folder: Path, days: int) -> None:
 def check(folder: Path, server: str | None, json_: bool) -> None:
     """Check certificates, keys and versions, and, from outside, that a server shows nodes their paths and no others."""
     found = check_folder(folder) + (check_server(folder, server) if server is not None else [])
-    out.print(_table(found))
+    out.print(checks_table(found))
     bad = [c for c in found if c.fine is False]
     out.print(f"{len(bad)} of {len(found)} checks failed." if bad else f"{len(found)} checks, nothing to do.")
     if json_:
@@ -127,14 +141,15 @@ def check(folder: Path, server: str | None, json_: bool) -> None:
         raise typer.Exit(2)
 
 
-def _table(checks: Sequence[Check]) -> Table:
-    bad = any(c.fine is False for c in checks)
+def checks_table(checks: Sequence[Check]) -> Table:
+    """What was looked at, what was found, and what to do about what fails."""
     table = Table(box=SIMPLE_HEAD)
-    for column in ("check", "", "found", *(["what to do"] if bad else [])):
+    for column in ("check", "", "found, and what to do" if any(c.fine is False for c in checks) else "found"):
         table.add_column(column, overflow="fold")
     words = {True: "[green]ok[/]", False: "[red]FAILS[/]", None: "[dim]-[/]"}
     for c in checks:
-        table.add_row(c.what, words[c.fine], escape(c.found), *([escape(c.remedy)] if c.fine is False else []))
+        remedy = f";\n[bold]{escape(c.remedy)}[/]" if c.fine is False else ""
+        table.add_row(c.what, words[c.fine], f"{escape(c.found)}{remedy}")
     return table
 
 

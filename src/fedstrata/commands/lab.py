@@ -73,6 +73,7 @@ def _entries(points: Sequence[Point]) -> list[Entry]:
 
 def advise(options: Options, budget: float, jobs: int | None, out_dir: Path | None, json_: bool) -> None:
     """Look at how clients differ, race methods that suit, and recommend one."""
+    check(budget > 0, f"--budget must be above 0 minutes; got {budget:g}")
     base = _base(options)
     with run_folder(out_dir, "advise") as folder, RunsWatcher(err, None) as watcher:
         advice = advised(base, budget=budget, out=folder, jobs=jobs, told=watcher.told, say=watcher.say)

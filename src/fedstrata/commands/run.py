@@ -45,6 +45,10 @@ def run(
 
 def _begun(folder: Path) -> Path:
     """The experiment of a run folder."""
+    if not folder.exists():
+        raise DataError(f"there is no folder {folder} to go on with; give that of a run that was broken off")
+    if not (folder / "experiment.toml").exists() and any(folder.glob("*/seed-*/experiment.toml")):
+        raise DataError(f"{folder} holds several runs; they go on by the command that began them, with --out {folder}")
     if not (folder / "experiment.toml").exists():
         raise DataError(f"{folder} is not the folder of a run that was begun: it has no experiment.toml")
     return folder / "experiment.toml"
@@ -60,7 +64,7 @@ def partition(options: Options, plot: Path | None, json_: bool) -> None:
         split = exp.clients(loaded)
     facts = describe(split)
     if plot is not None:
-        drawn = draw_split(split, plot, f"{called(exp.data)}, {exp.partition!r}")
+        drawn = draw_split(split, plot, f"{called(exp.data)}, {exp.partition!r}", loaded.names)
         err.print(f"The picture is {drawn}", highlight=False, markup=False, soft_wrap=True)
     if json_:
         typer.echo(json_text(facts))

@@ -102,15 +102,21 @@ def ready(
         exp = plan.with_proxy()
         loaded = exp.dataset()
         exp = changed(exp.settled(loaded))
+        if exp.proxy != plan.proxy:
+            taken = f"{exp.proxy} examples are taken out of the test set (proxy = {exp.proxy})"
+            err.print(f"{name} needs data on the server: {taken}.")
         exp.rehearse(loaded)
         split = split_in_words(describe(exp.clients(loaded)))
-    if exp.proxy != plan.proxy:
-        taken = f"{exp.proxy} examples are taken out of the test set (proxy = {exp.proxy})"
-        err.print(f"{name} needs data on the server: {taken}.")
+    if is_own(exp.data) and loaded.owner is not None and hasattr(exp.partition, "clients"):
+        anew = f"{called(exp.data)} says whose examples are whose, but {exp.partition!r} deals them out anew"
+        err.print(f"{anew}; without --clients and --alpha its own clients count.", highlight=False, markup=False)
     err.print(split, highlight=False)
     if loaded.names is not None:
         some = ", ".join(loaded.names[:SHOWN]) + ", ..." * (len(loaded.names) > SHOWN)
         err.print(f"The classes are {some}.", highlight=False, markup=False)
+    for column in loaded.counting:
+        every = f"The column {column!r} has another whole number in every row, and is a feature like the others"
+        err.print(f"{every}; leave it out if it is the number of a case.", highlight=False, markup=False)
     return exp, loaded
 
 

@@ -22,7 +22,8 @@ class Dataset:
     val: Examples | None = None
     owner: np.ndarray | None = None  # of each training example, the user or domain it comes from, if that is known
     vocabulary: int | None = None  # the number of words, where examples are word numbers
-    names: tuple[str, ...] | None = None  # of the classes, where folders of pictures name them
+    names: tuple[str, ...] | None = None  # of the classes, where folders of pictures or words name them
+    counting: tuple[str, ...] = ()  # features with another whole number in every row, which may be names of the rows
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -58,7 +59,8 @@ def held_out(examples: Examples, count: int, tail: float = 1.0) -> tuple[Example
     rows = [(y == c).nonzero().flatten() for c in range(classes)]
     if count < classes or any(len(r) < n for r, n in zip(rows, wanted, strict=True)):
         least = min(map(len, rows))
-        could = f"choose it from {classes} to {classes * least}" if least else "some class has none of them"
+        most = classes * least
+        could = f"choose it from {classes} to {most}, e.g. proxy={most}" if least else "some class has none of them"
         raise DataError(f"proxy = {count} cannot be had, class by class, from {len(y)} test examples; {could}")
     chosen = torch.cat([r[:n] for r, n in zip(rows, wanted, strict=True)])
     rest = torch.ones(len(y), dtype=torch.bool)

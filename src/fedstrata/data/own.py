@@ -23,6 +23,9 @@ MOST_CLASSES = 1_000_000
 CLIENT = "client"
 """The column of the clients, where nobody says another; a file need not have it."""
 
+MANY_ROWS = 50
+"""So many different whole numbers are rather names than measurements."""
+
 MISSING = ("", "na", "n/a", "nan", "null", "none", "?", "-")
 """What stands in a table where a number is missing."""
 
@@ -46,6 +49,7 @@ class Found(NamedTuple):
     test: tuple[np.ndarray, np.ndarray] | None = None
     scaled: bool = False  # columns of a table are brought to one scale
     names: tuple[str, ...] | None = None  # of the classes, where folders or words name them
+    counting: tuple[str, ...] = ()  # features with another whole number in every row
 
 
 def load_own(path: Path, label: str = "label", client: str = CLIENT, alone: bool = False) -> Dataset:
@@ -59,7 +63,10 @@ def load_own(path: Path, label: str = "label", client: str = CLIENT, alone: bool
     if alone:
         found = found._replace(owner=None)
         _check_numbered(path, found)
-    data = replace(_dataset(path, found.x, found.y, found.owner, found.test), names=found.names)
+    data = _dataset(path, found.x, found.y, found.owner, found.test)
+    data = replace(data, names=found.names, counting=found.counting)
+    if not alone:
+        _check_classes(path, data)
     data = replace(data, classes=len(found.names)) if found.names is not None else data
     return _scaled(data) if found.scaled else data
 
@@ -76,6 +83,15 @@ def _check_numbered(path: Path, found: Found) -> None:
     if found.scaled and found.names is not None:
         some = ", ".join(found.names[:3])
         raise DataError(f"{path}: the labels are words ({some}); over a network number them, the same on every node")
+
+
+def _check_classes(path: Path, data: Dataset) -> None:
+    """Two or more in all; a single node may well have one."""
+    there = torch.cat((data.train[1], data.test[1]))
+    if len(only := there.unique().tolist()) == 1:
+        label = data.names[only[0]] if data.names is not None else only[0]
+        need = "a classifier needs two classes or more; say by --label if another column has them"
+        raise DataError(f"{path}: all {len(there)} labels are {label!r}; {need}")
 
 
 def _found(path: Path, called: Columns) -> Found:
@@ -124,7 +140,8 @@ def _of_csv(path: Path, called: Columns) -> Found:
     """A column of labels, perhaps one of clients, and numbers."""
     lines = _lines(path)
     if len(lines) < 2:
-        raise DataError(f"{path} needs a line of column names and lines of values; it has {len(lines)} lines")
+        there = f"{len(lines)} line{'s' * (len(lines) != 1)}"
+        raise DataError(f"{path} needs a line of column names and lines of values; it has {there}")
     names, body = [n.strip() for n in lines[0][1]], lines[1:]
     if len(names) == 1 and (other := next((mark for mark in ";\t|" if mark in names[0]), None)):
         raise DataError(f"{path} has {other!r} between its values; save it with commas")
@@ -181,22 +198,58 @@ def _of_table(path: Path, columns: dict[str, np.ndarray], called: Columns) -> Fo
     names = [n for n in columns if n not in (label, client)]
     if not names:
         raise DataError(f"{path} has no column of features beside the labels and clients")
-    whose = "" if client in columns else ", or, if it says whose examples these are, give --client {}"
-    x = np.concatenate([_numbers(columns[n], path, n, whose.format(n)) for n in names], 1)
+    read = {n: _numbers(columns[n]) for n in names}
+    if words := {n: _first_text(columns[n]) for n, v in read.items() if v is None}:
+        raise DataError(f"{path}: {_about_words(words, client in columns)}")
+    numbers = {n: v for n, v in read.items() if v is not None}
+    if gaps := {n: bad for n, v in numbers.items() if len(bad := np.flatnonzero(~np.isfinite(v).all(1)))}:
+        raise DataError(f"{path}: {_about_gaps(gaps)}")
     y, classes = _numbered(columns[label], path)
-    return Found(x, y, columns.get(client), scaled=True, names=classes)
+    counting = tuple(n for n, v in numbers.items() if _counts(v))
+    x = np.concatenate(list(numbers.values()), 1)
+    return Found(x, y, columns.get(client), scaled=True, names=classes, counting=counting)
+
+
+def _counts(column: np.ndarray) -> bool:
+    """Whether a column has another whole number in every row, as the numbers of patients are."""
+    whole = column.shape[1] == 1 and len(column) >= MANY_ROWS and (column == np.rint(column)).all()
+    return bool(whole and len(np.unique(column)) == len(column))
+
+
+def _about_words(words: dict[str, str], owned: bool) -> str:
+    """What is wrong with columns that are not of numbers, each with a value of it, and what to do."""
+    if len(words) == 1:
+        ((name, value),) = words.items()
+        whose = "" if owned else f", or, if it says whose examples these are, give --client {name}"
+        what = f"the column {name!r} is not of numbers (e.g. {value!r}); leave it out"
+    else:
+        some = ", ".join(f"{n!r} (e.g. {v!r})" for n, v in words.items())
+        whose = "" if owned else ", or, if one says whose examples these are, name it by --client"
+        what = f"{len(words)} columns are not of numbers, {some}; leave them out"
+    return f"{what}, or put numbers for the words{whose}"
+
+
+def _about_gaps(gaps: dict[str, np.ndarray]) -> str:
+    """What is wrong with columns that lack numbers, and what to do."""
+    first = min(gaps, key=lambda n: int(gaps[n][0]))
+    others = "".join(f", {len(bad)} none in {n!r}" for n, bad in gaps.items() if n != first)
+    wrong = f"example {gaps[first][0]} has no number in the column {first!r} ({len(gaps[first])} have none{others})"
+    return f"{wrong}; fill in what is missing, or leave out those rows or the column{'s' * bool(others)}"
 
 
 def _numbered(y: np.ndarray, path: Path) -> tuple[np.ndarray, tuple[str, ...] | None]:
     """(labels, their names): words are numbered in the order of the alphabet, numbers are left as they are."""
     words = [str(v) for v in y.tolist()] if y.dtype.kind in "UO" and y.ndim == 1 else []
-    if not words or any(_is_number(w) or w.lower() in MISSING for w in words):
+    if blank := [i for i, w in enumerate(words) if w.lower() in MISSING]:
+        wrong = f"example {blank[0]} has {words[blank[0]]!r} for a label, that is none ({len(blank)} have none)"
+        remedy = "fill in what is missing, leave out those rows, or, if it is a class, give it another name"
+        raise DataError(f"{path}: {wrong}; {remedy}")
+    if not words or any(map(_is_number, words)):
         return y, None
     names, numbers = np.unique(words, return_inverse=True)
     if 2 * len(names) > len(words):
-        raise DataError(
-            f"{path}: the labels are {len(names)} different words in {len(words)} rows, which are no classes"
-        )
+        wrong = f"the labels are {len(names)} different words in {len(words)} rows"
+        raise DataError(f"{path}: {wrong}, which are no classes; say by --label if another column has them")
     return numbers, tuple(names.tolist())
 
 
@@ -300,21 +353,16 @@ def _labels(y: np.ndarray, path: Path, what: str) -> np.ndarray:
     return numbers.astype(np.int64)
 
 
-def _numbers(column: np.ndarray, path: Path, name: str, or_else: str) -> np.ndarray:
-    """A column as floats, [n, m], none of them missing."""
+def _numbers(column: np.ndarray) -> np.ndarray | None:
+    """A column as floats, [n, m], NaN where one is missing; nothing if there are words in it."""
     try:
         if column.dtype == object:
             column = np.stack([np.asarray(v, np.float64).reshape(-1) for v in column])
         elif column.dtype.kind == "U":
             column = np.where(np.isin(np.char.lower(column), MISSING), "nan", column)
-        numbers = column.astype(np.float64).reshape(len(column), -1)
+        return column.astype(np.float64).reshape(len(column), -1)
     except (ValueError, TypeError):
-        wrong = f"the column {name!r} is not of numbers (e.g. {_first_text(column)!r})"
-        raise DataError(f"{path}: {wrong}; leave it out, or put numbers for the words{or_else}") from None
-    if bad := np.flatnonzero(~np.isfinite(numbers).all(1)).tolist():
-        wrong = f"example {bad[0]} has no number in the column {name!r} ({len(bad)} have none)"
-        raise DataError(f"{path}: {wrong}; fill in what is missing, or leave out those rows or the column")
-    return numbers
+        return None
 
 
 def _first_text(values: np.ndarray) -> str:

@@ -16,6 +16,7 @@ from fedstrata.errors import FedstrataError, in_short
 from fedstrata.evaluate import client_scores, score
 from fedstrata.experiment import Experiment
 from fedstrata.models import model
+from fedstrata.partition import ByOwner
 from fedstrata.report.folders import RunFolder
 from fedstrata.task import Task, buffers_of
 
@@ -30,6 +31,8 @@ class Split:
     title: str
     clients: Clients | None = None
     why_not: str = ""
+    classes: Sequence[str] | None = None  # their names, where the data has any
+    owners: Sequence[str] | None = None  # the names of the clients, where the data says whose it is
 
 
 @dataclass(eq=False)
@@ -45,7 +48,10 @@ class Again:
             exp, data = self._experiment(run)
             exp = exp.settled(data)
             name = exp.data.rstrip("/").rpartition("/")[2] if is_own(exp.data) else exp.data
-            return Split(f"{name}, {exp.partition!r}, seed {exp.seed}", exp.clients(data))
+            clients = exp.clients(data)
+            owners = _owners(clients, data) if isinstance(exp.partition, ByOwner) else None
+            title = f"{name}, {exp.partition!r}, seed {exp.seed}"
+            return Split(title, clients, classes=data.names, owners=owners)
         except FedstrataError as e:
             return Split(str(settings.get("data", "data given in Python")), why_not=str(e))
         except Exception as e:  # whatever a file of somebody's does, the rest of the page is worth having
@@ -86,6 +92,11 @@ def different_splits(runs: Sequence[RunFolder]) -> list[RunFolder]:
         said = [run.settings.get(k) for k in ("made_in_python", "data", "label", "client", "val", "partition")]
         first.setdefault(repr(said), run)
     return list(first.values())
+
+
+def _owners(clients: Clients, data: Dataset) -> list[str] | None:
+    """Of each client, the owner of its examples."""
+    return [str(data.owner[rows[0]]) for rows in clients.rows] if data.owner is not None else None
 
 
 def _scored(made: torch.nn.Module, clients: Clients) -> np.ndarray:

@@ -80,7 +80,9 @@ def _splits(groups: Sequence[Group], into: Path) -> list[Path]:
         split = again.split(run)
         if split.clients is not None:
             name = f"split-{i + 1}" if i else "split"
-            written += [draw_split(split.clients, into / f"{name}.{kind}", split.title) for kind in KINDS]
+            written += [
+                draw_split(split.clients, into / f"{name}.{kind}", split.title, split.classes) for kind in KINDS
+            ]
     return written
 
 

@@ -42,6 +42,7 @@
       hovermode: "closest",
       hoverlabel: { bgcolor: variable("--card"), bordercolor: variable("--line"), font: { color: variable("--ink") } },
       dragmode: matchMedia("(pointer: coarse)").matches ? false : "zoom", // a finger scrolls the page
+      modebar: { bgcolor: variable("--card"), color: variable("--faint"), activecolor: variable("--ink") },
       autosize: true,
       xaxis: joined("xaxis"),
       yaxis: joined("yaxis"),
@@ -50,6 +51,7 @@
 
   const CONFIG = {
     responsive: true, displaylogo: false,
+    displayModeBar: matchMedia("(hover: hover)").matches ? "hover" : false, // it would lie on the figure for good
     modeBarButtonsToRemove: ["select2d", "lasso2d", "autoScale2d", "hoverClosestCartesian", "hoverCompareCartesian"],
     toImageButtonOptions: { format: "svg" },
   };

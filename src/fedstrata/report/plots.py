@@ -5,6 +5,7 @@ begin with @ are those of the page's scheme, light or dark: "@2" is the third li
 """
 
 from collections.abc import Sequence
+from html import escape
 from typing import Any
 
 import numpy as np
@@ -23,7 +24,10 @@ COLUMNS = 200
 """Rounds in one heat map, at most: more are not to be told apart."""
 
 LONGEST_NAME = 22
-"""Characters of a layer's name beside an axis."""
+"""Characters of a layer's or client's name beside an axis."""
+
+FEW_NAMES = 12
+"""Up to so many clients have their names below their bars; those of more are told where one points at them."""
 
 
 def curves(groups: Sequence[Group], measure: str) -> Figure:
@@ -69,7 +73,22 @@ def split_figure(split: Split) -> dict[str, Any]:
     clients = split.clients
     counts = clients.labels().numpy() if has_labels(clients) else clients.sizes[:, None]  # [N, C]
     few = len(counts) <= FEW_CLIENTS and counts.shape[1] <= len(CLASSES)
-    return {"title": split.title, **(_bars(counts) if few or counts.shape[1] == 1 else _map(counts))}
+    classes, owners = _class_names(split, counts.shape[1]), _client_names(split, len(counts))
+    many = not few and counts.shape[1] > 1
+    return {"title": split.title, **(_map if many else _bars)(counts, classes, owners)}
+
+
+def _class_names(split: Split, classes: int) -> list[str]:
+    """As the data calls them, or else by their numbers."""
+    return [escape(n) for n in split.classes[:classes]] if split.classes else list(map(str, range(classes)))
+
+
+def _client_names(split: Split, clients: int) -> list[str]:
+    """The number that a client has in the rest of the page, and what the data calls it."""
+    if split.owners is None:
+        return list(map(str, range(clients)))
+    full = [f"{k} {name}" for k, name in enumerate(split.owners)]
+    return [escape(n if len(n) <= LONGEST_NAME else f"{n[: LONGEST_NAME - 1]}…") for n in full]
 
 
 def heat_map(heat: Heat) -> Figure:
@@ -125,24 +144,27 @@ def _line(i: int, name: str, series: Series) -> list[dict[str, Any]]:
     return [*(band if series.banded else []), line]
 
 
-def _bars(counts: np.ndarray) -> dict[str, Any]:
+def _bars(counts: np.ndarray, classes: Sequence[str], owners: Sequence[str]) -> dict[str, Any]:
     """A bar for each client, its classes on top of each other."""
-    classes, named = counts.shape[1], counts.shape[1] > 1
+    named = len(classes) > 1
+    hover = "client %{{customdata}}, {}%{{y}} examples<extra></extra>"
     traces = [
         {
             "type": "bar",
             "x": list(range(len(counts))),
             "y": counts[:, c].astype(int).tolist(),
-            "name": f"class {c}" if named else "examples",
+            "name": f"class {name}" if named else "examples",
+            "customdata": list(owners),
             "marker": {"color": f"@class-{c}" if named else "@0", "line": {"width": 0.5, "color": "@card"}},
-            "hovertemplate": f"client %{{x}}, {f'class {c}, ' if named else ''}%{{y}} examples<extra></extra>",
+            "hovertemplate": hover.format(f"class {name}, " if named else ""),
         }
-        for c in range(classes)
+        for c, name in enumerate(classes)
     ]
+    labels = {"tickvals": list(range(len(owners))), "ticktext": list(owners)} if len(owners) <= FEW_NAMES else {}
     layout = {
         "barmode": "stack",
         "bargap": 0.15,
-        "xaxis": {"title": {"text": "client"}, "showgrid": False},
+        "xaxis": {"title": {"text": "client"}, "showgrid": False, "autotickangles": [0, -40, -90]} | labels,
         "yaxis": {"title": {"text": "examples"}},
         "showlegend": named,
         "legend": {"traceorder": "normal", "orientation": "h", "y": 1.02, "yanchor": "bottom", "x": 0},
@@ -150,7 +172,7 @@ def _bars(counts: np.ndarray) -> dict[str, Any]:
     return {"data": traces, "layout": layout}
 
 
-def _map(counts: np.ndarray) -> dict[str, Any]:
+def _map(counts: np.ndarray, classes: Sequence[str], owners: Sequence[str]) -> dict[str, Any]:
     """A column for each client, bright where most of its examples are; those of one main class stand together."""
     order = by_main_class(counts)
     counts = counts[order]
@@ -159,7 +181,7 @@ def _map(counts: np.ndarray) -> dict[str, Any]:
     ticks = [0.0, 0.1, 0.25, 0.5, 1.0]
     trace["colorbar"] |= {"tickvals": np.sqrt(ticks).tolist(), "ticktext": [f"{t:.0%}" for t in ticks]}
     trace |= {"zmin": 0, "zmax": 1, "customdata": _plain(share)}  # by the root, small shares are seen too
-    trace["x"] = [str(i) for i in order]
+    trace |= {"x": [owners[i] for i in order], "y": list(classes)}
     across = {"title": {"text": f"{len(counts)} clients, by their commonest class"}, "type": "category"}
     across |= {"showgrid": False, "showticklabels": False}
     return {"data": [trace], "layout": {"xaxis": across, "yaxis": {"title": {"text": "class"}, "showgrid": False}}}
