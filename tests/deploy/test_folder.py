@@ -89,12 +89,21 @@ def test_data_of_ones_own_stays_on_the_nodes(tmp_path: Path, monkeypatch: pytest
     assert str(tmp_path) not in "".join(texts(Path("d")).values())
 
 
-def test_words_for_labels_are_told_with_their_numbers(tmp_path: Path, monkeypatch, capsys: pytest.CaptureFixture[str]):
+def test_words_for_labels_have_the_labs_order_on_every_node(tmp_path: Path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     rows = [f"{i % 7},{['well', 'ill'][i % 2]},{'ab'[i % 3 == 0]}" for i in range(60)]
-    (tmp_path / "lab.csv").write_text("\n".join(["age,label,client", *rows]))
-    assert fedstrata("deploy", "init", "d", "--nodes", "a,b", "--host", "localhost", "--data", "lab.csv") == 0
-    assert "in the files of the nodes number them as here: 0 ill, 1 well." in capsys.readouterr().out
+    table = "\n".join(["age,label,client", *rows])
+    (tmp_path / "lab.csv").write_text(table)
+    args = ["--nodes", "a,b", "--host", "localhost", "--data", "lab.csv"]
+    assert fedstrata("deploy", "init", "d", *args) == 0
+    assert fedstrata("deploy", "add", "d", "c") == 0
+    for name in "abc":
+        assert tomllib.loads(Path(f"d/nodes/{name}/node.toml").read_text())["classes"] == "ill, well"
+    (tmp_path / "lab.csv").write_text(table.replace("ill", '"ill, badly"'))
+    capsys.readouterr()
+    assert fedstrata("deploy", "init", "e", *args) == 2
+    assert "the label 'ill, badly' has a comma" in capsys.readouterr().err
+    assert not Path("e").exists()
 
 
 def test_a_node_is_added(folder: Path, capsys: pytest.CaptureFixture[str]):

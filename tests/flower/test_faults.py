@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -249,6 +250,25 @@ def _own(folder: Path, **more: Any) -> dict[int, dict[str, Any]]:
 def test_csv_files_on_nodes(tmp_path: Path):
     serve(InProcess(_own(tmp_path)), experiment(), network(tmp_path))
     assert lines(tmp_path / "net")[-1]["by_client"].keys() == {"west", "east", "north"}
+
+
+def test_words_for_labels_on_nodes_have_the_order_that_all_were_told(tmp_path: Path):
+    """The same model as with numbers, though one node has a class less, and the server's file has words too."""
+    models = []
+    for words in (False, True):
+        folder = tmp_path / str(words)
+        folder.mkdir()
+        configs = _own(folder, **({"classes": "well, ill"} if words else {}))
+        west = Path(configs[1]["data"])
+        west.write_text(re.sub(r",\d$", ",1", west.read_text(), flags=re.M))
+        if words:
+            for path in folder.glob("*.csv"):
+                path.write_text(
+                    re.sub(r",(\d)$", lambda m: f",{['well', 'ill'][int(m[1])]}", path.read_text(), flags=re.M)
+                )
+        serve(InProcess(configs), replace(experiment(), label="ill"), network(folder, test=str(folder / "east.csv")))
+        models.append((folder / "net" / "model.safetensors").read_bytes())
+    assert models[0] == models[1]
 
 
 def _refused(configs: dict[int, dict[str, Any]], folder: Path, **settings: Any) -> str:

@@ -12,7 +12,7 @@ from rich.box import SIMPLE_HEAD
 from rich.markup import escape
 from rich.table import Table
 
-from fedstrata.commands.settings import Options, called, folder_name, ready, run_folder, tell
+from fedstrata.commands.settings import Options, folder_name, ready, run_folder, tell
 from fedstrata.console import Watcher, err, out
 from fedstrata.data import is_own
 from fedstrata.deploy import pki
@@ -24,7 +24,7 @@ from fedstrata.deploy.folder import init as written
 from fedstrata.deploy.folder import renew as renewed
 from fedstrata.deploy.follow import play
 from fedstrata.deploy.local import Federation, named, program
-from fedstrata.errors import FedstrataError
+from fedstrata.errors import DataError, FedstrataError
 from fedstrata.errors import check as checked
 from fedstrata.experiment import SPLIT, Experiment
 from fedstrata.lab.sweep import SWEEP
@@ -91,20 +91,21 @@ def init(
         exp = Experiment.of(settings)
         said = "clients" in (settings.get("partition") or {})
         exp = exp if is_own(exp.data) else _with_clients(_split(exp), None if said else len(deployment.nodes))
-    written(folder, deployment, exp, days)
+    words = _words(exp)
+    if with_comma := [w for w in words if "," in w]:
+        raise DataError(
+            f"the label {with_comma[0]!r} has a comma, which stands between labels on a node; call it otherwise"
+        )
+    written(folder, replace(deployment, classes=", ".join(words)), exp, days)
     out.print(f"The deployment is in {folder}; {folder / 'README.md'} says what to do.", markup=False, soft_wrap=True)
-    if numbers := _numbers_of_words(exp):
-        said = f"The labels in {called(exp.data)} are words; in the files of the nodes number them as here"
-        out.print(f"{said}: {numbers}.", markup=False, soft_wrap=True, highlight=False)
 
 
-def _numbers_of_words(exp: Experiment) -> str:
-    """Which number each word for a label has in a table of the lab, if it is at hand and has words there."""
-    if not (is_own(exp.data) and Path(exp.data).is_file()):
-        return ""
-    with suppress(FedstrataError):  # what is wrong with the lab's data is no matter of the deployment
-        return ", ".join(f"{i} {name}" for i, name in enumerate(exp.dataset().names or ()))
-    return ""
+def _words(exp: Experiment) -> Sequence[str]:
+    """The words for labels in a table of the lab, in the order of their numbers, if it is at hand and has any."""
+    if is_own(exp.data) and Path(exp.data).is_file():
+        with suppress(FedstrataError):  # what is wrong with the lab's data is no matter of the deployment
+            return exp.dataset().names or ()
+    return ()
 
 
 def add(folder: Path, name: str, key: Path | None) -> None:

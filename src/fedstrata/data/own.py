@@ -38,6 +38,7 @@ class Columns(NamedTuple):
     label: str
     client: str
     needed: bool  # whether there must be one of clients
+    classes: tuple[str, ...] = ()  # words for labels in the order of their numbers, where that was agreed on
 
 
 class Found(NamedTuple):
@@ -52,17 +53,21 @@ class Found(NamedTuple):
     counting: tuple[str, ...] = ()  # features with another whole number in every row
 
 
-def load_own(path: Path, label: str = "label", client: str = CLIENT, alone: bool = False) -> Dataset:
+def load_own(
+    path: Path, label: str = "label", client: str = CLIENT, alone: bool = False, classes: tuple[str, ...] = ()
+) -> Dataset:
     """An .npz, .csv or .parquet file, a folder of pictures by client and class, or a Hugging Face data set on disk.
 
-    With `alone` all of it is one client's, whatever it says of clients: the data of a single node.
+    With `alone` all of it is one client's, whatever it says of clients: the data of a single node. `classes` are the
+    words for labels in the order of their numbers; that of the alphabet unless given.
     """
     if not path.exists():
         raise DataError(f"there is no file or folder {path}{_beside(path)}")
-    found = _found(path, Columns(label, client, needed=not alone and client != CLIENT))
+    found = _found(path, Columns(label, client, not alone and client != CLIENT, classes))
     if alone:
         found = found._replace(owner=None)
-        _check_numbered(path, found)
+        if not classes:
+            _check_numbered(path, found)
     data = _dataset(path, found.x, found.y, found.owner, found.test)
     data = replace(data, names=found.names, counting=found.counting)
     if not alone:
@@ -82,7 +87,8 @@ def _check_numbered(path: Path, found: Found) -> None:
     """A node sees its own file alone, so words would not have the same numbers everywhere."""
     if found.scaled and found.names is not None:
         some = ", ".join(found.names[:3])
-        raise DataError(f"{path}: the labels are words ({some}); over a network number them, the same on every node")
+        order = f'classes = "{", ".join(found.names)}" in node.toml, with those that this node has none of too'
+        raise DataError(f"{path}: the labels are words ({some}); say the order that all nodes have: {order}")
 
 
 def _check_classes(path: Path, data: Dataset) -> None:
@@ -189,7 +195,7 @@ def _of_hugging_face(path: Path, called: Columns) -> Found:
 
 def _of_table(path: Path, columns: dict[str, np.ndarray], called: Columns) -> Found:
     """Every column but those of labels and clients is a feature."""
-    label, client, needed = called
+    label, client, needed, agreed = called
     if label not in columns:
         raise DataError(f"{path} has no column {label!r} for the labels; say which by --label: {near(label, columns)}")
     if needed and client not in columns:
@@ -204,7 +210,7 @@ def _of_table(path: Path, columns: dict[str, np.ndarray], called: Columns) -> Fo
     numbers = {n: v for n, v in read.items() if v is not None}
     if gaps := {n: bad for n, v in numbers.items() if len(bad := np.flatnonzero(~np.isfinite(v).all(1)))}:
         raise DataError(f"{path}: {_about_gaps(gaps)}")
-    y, classes = _numbered(columns[label], path)
+    y, classes = _numbered(columns[label], path, agreed)
     counting = tuple(n for n, v in numbers.items() if _counts(v))
     x = np.concatenate(list(numbers.values()), 1)
     return Found(x, y, columns.get(client), scaled=True, names=classes, counting=counting)
@@ -237,8 +243,8 @@ def _about_gaps(gaps: dict[str, np.ndarray]) -> str:
     return f"{wrong}; fill in what is missing, or leave out those rows or the column{'s' * bool(others)}"
 
 
-def _numbered(y: np.ndarray, path: Path) -> tuple[np.ndarray, tuple[str, ...] | None]:
-    """(labels, their names): words are numbered in the order of the alphabet, numbers are left as they are."""
+def _numbered(y: np.ndarray, path: Path, agreed: tuple[str, ...]) -> tuple[np.ndarray, tuple[str, ...] | None]:
+    """(labels, their names): words are numbered as agreed, or as in the alphabet; numbers are left as they are."""
     words = [str(v) for v in y.tolist()] if y.dtype.kind in "UO" and y.ndim == 1 else []
     if blank := [i for i, w in enumerate(words) if w.lower() in MISSING]:
         wrong = f"example {blank[0]} has {words[blank[0]]!r} for a label, that is none ({len(blank)} have none)"
@@ -246,6 +252,12 @@ def _numbered(y: np.ndarray, path: Path) -> tuple[np.ndarray, tuple[str, ...] | 
         raise DataError(f"{path}: {wrong}; {remedy}")
     if not words or any(map(_is_number, words)):
         return y, None
+    if agreed:
+        if unknown := [w for w in words if w not in agreed]:
+            raise DataError(
+                f"{path}: there is no class {unknown[0]!r} ({len(unknown)} rows); {near(unknown[0], agreed)}"
+            )
+        return np.array([agreed.index(w) for w in words]), agreed
     names, numbers = np.unique(words, return_inverse=True)
     if 2 * len(names) > len(words):
         wrong = f"the labels are {len(names)} different words in {len(words)} rows"

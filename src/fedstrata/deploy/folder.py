@@ -35,6 +35,7 @@ class Deployment:
     port: int = 443  # of the proxy
     link_port: int = 8000  # of the SuperLink, on the server's 127.0.0.1
     prefix: str = "/opt/fedstrata"  # where things are installed, on the server and on nodes
+    classes: str = ""  # words for labels in the order of their numbers, with commas between; for the nodes
 
     def __post_init__(self) -> None:
         check(
@@ -62,7 +63,7 @@ class Deployment:
             )
         said = read_toml(folder / FILE)
         try:
-            known: dict[str, Any] = {f.name: said[f.name] for f in fields(cls)}
+            known: dict[str, Any] = {f.name: said[f.name] for f in fields(cls) if f.name in said}
             known["nodes"] = tuple(known["nodes"])
             return cls(**known)
         except (KeyError, TypeError) as e:
@@ -148,15 +149,18 @@ def _write_node(
         pki.write_public(key, public.read_bytes())
     parts = getattr(experiment.partition, "clients", None)
     own = is_own(experiment.data) or (parts is not None and number >= parts)
-    data = _own_data(experiment.label) if own else _shared_data(experiment.data, number)
+    data = _own_data(experiment.label, deployment.classes) if own else _shared_data(experiment.data, number)
     _fill_folder("node", place, deployment.words | {"NAME": name, "DATA": data})
     shutil.copy(folder / "pki" / "ca.crt", place)
 
 
-def _own_data(label: str) -> str:
-    return (
+def _own_data(label: str, classes: str) -> str:
+    said = (
         "# Its data: an .npz, .csv or .parquet file, or a folder of pictures by class. EDIT THIS.\n"
         f'data = "/path/to/data.csv"\nlabel = {toml.inline(label)}  # the column of the labels'
+    )
+    return (
+        f"{said}\nclasses = {toml.inline(classes)}  # its words, in the order that all nodes have" if classes else said
     )
 
 

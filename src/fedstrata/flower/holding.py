@@ -15,7 +15,7 @@ from fedstrata.data.examples import Examples, taken
 from fedstrata.errors import DataError, SettingError, near
 from fedstrata.experiment import Experiment
 
-KEYS = {"client", "data", "label", "memory", "device", "partition-id", "num-partitions"}
+KEYS = {"client", "data", "label", "classes", "memory", "device", "partition-id", "num-partitions"}
 """What a node's configuration may say."""
 
 
@@ -52,18 +52,19 @@ def holding(config: Mapping[str, Any], exp: Experiment) -> Holding:
         if key not in KEYS:
             raise SettingError(f"the node-config has no key {key!r}; {near(key, KEYS)}")
     if "data" in config:
-        label = str(config.get("label", exp.label))
-        return _own(Path(str(config["data"])).expanduser(), label, exp.client, str(config.get("client", "")))
+        return _own(config, exp, str(config.get("client", "")))
     if "partition-id" not in config:
         said = 'client="hospital-a" data="/path/to/file.csv"'
         raise SettingError(f"the node-config says neither data nor partition-id; say which data is here, e.g. {said}")
     return _part(exp, int(config["partition-id"]), str(config.get("client", "")))
 
 
-def _own(path: Path, label: str, column: str, name: str) -> Holding:
+def _own(config: Mapping[str, Any], exp: Experiment, name: str) -> Holding:
     if not name:
         raise SettingError("the node-config has data but no client: give this client a name that stays, client=...")
-    data = load_own(path, label, column, alone=True)
+    path, label = Path(str(config["data"])).expanduser(), str(config.get("label", exp.label))
+    words = tuple(w.strip() for w in str(config.get("classes", "")).split(",") if w.strip())
+    data = load_own(path, label, exp.client, alone=True, classes=words)
     return Holding(name, data.train, data.test, data.classes, names=data.names)
 
 

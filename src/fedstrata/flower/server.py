@@ -217,7 +217,7 @@ def _own_sets(exp: Experiment, net: Network, agreed: Mapping[str, Any]) -> tuple
         data = exp.dataset()
         test, val, vocabulary = data.test, data.val, data.vocabulary
     else:
-        test, val, vocabulary = _test_file(net, exp), None, None
+        test, val, vocabulary = _test_file(net, exp, tuple(agreed["names"] or ())), None, None
     held = None
     if exp.proxy is not None:
         check(test is not None, f"proxy = {exp.proxy} takes examples from a test set; give the server one, test = FILE")
@@ -227,11 +227,11 @@ def _own_sets(exp: Experiment, net: Network, agreed: Mapping[str, Any]) -> tuple
     return {n: s for n, s in sets.items() if s is not None}, held, vocabulary
 
 
-def _test_file(net: Network, exp: Experiment) -> Examples | None:
-    """All examples of the server's own file."""
+def _test_file(net: Network, exp: Experiment, classes: tuple[str, ...]) -> Examples | None:
+    """All examples of the server's own file; words for labels are numbered as on the nodes."""
     if not net.test:
         return None
-    data = load_own(Path(net.test).expanduser(), exp.label, exp.client, alone=True)
+    data = load_own(Path(net.test).expanduser(), exp.label, exp.client, alone=True, classes=classes)
     return torch.cat([data.train[0], data.test[0]]), torch.cat([data.train[1], data.test[1]])
 
 
