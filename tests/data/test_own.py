@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import fedstrata as fs
-from fedstrata.data import dataset, load_own
+from fedstrata.data import dataset
 from fedstrata.errors import DataError, SettingError
 from tests.cli.test_cli import fedstrata, last_json
 
