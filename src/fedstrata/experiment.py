@@ -33,6 +33,7 @@ class Experiment(Plan):
     data: str = "digits"  # a name, or the path of a file of one's own
     label: str = "label"  # the column of the labels in such a file, and that of the clients
     client: str = "client"
+    without: str | None = None  # its columns that are no features, with commas between
     val: float | None = None  # this share of the training examples is set aside to validate on
     train_share: float = 1.0  # of its examples, each client trains on this share; the others it holds back
     partition: Partition | None = None  # by client where a file of one's own says whose examples they are; else SPLIT
@@ -76,8 +77,18 @@ class Experiment(Plan):
 
     def dataset(self) -> Dataset:
         """What it trains and tests on."""
-        data = dataset(self.data, self.label, self.client)
+        data = dataset(self.data, self.label, self.client, self.left_out)
         return data if self.val is None else data.with_val(self.val)
+
+    @property
+    def left_out(self) -> tuple[str, ...]:
+        """The columns that are no features."""
+        return tuple(n.strip() for n in (self.without or "").split(",") if n.strip())
+
+    @property
+    def source(self) -> tuple[Any, ...]:
+        """All that its data depends on."""
+        return self.data, self.label, self.client, self.left_out, self.val
 
     def network(self, data: Dataset) -> nn.Module:
         """The model before the first round."""

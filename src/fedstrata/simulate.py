@@ -357,7 +357,8 @@ def usable_device(name: str) -> torch.device:
         torch.zeros(1, device=device)
     except (RuntimeError, AssertionError) as e:
         why = str(e).splitlines()[0]
-        raise SettingError(f"the device {name!r} cannot be used here ({why}); choose cpu or cuda") from None
+        others = ["cpu"] + ["cuda"] * torch.cuda.is_available()
+        raise SettingError(f"the device {name!r} cannot be used here ({why}); choose {' or '.join(others)}") from None
     return device
 
 

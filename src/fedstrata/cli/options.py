@@ -45,6 +45,9 @@ class Split:
     client: Annotated[
         str | None, Option(help="The column of the clients in a file of yours.", show_default="client")
     ] = None
+    without: Annotated[
+        str | None, Option(help="Columns of a file of yours that are no features, with commas between.")
+    ] = None
     clients: Annotated[int | None, Option(help="How many clients the data is split over.", show_default=CLIENTS)] = None
     alpha: Annotated[
         float | None, Option(help="Label skew of the Dirichlet split: small is strong.", show_default="0.1")

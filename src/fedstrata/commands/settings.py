@@ -1,6 +1,7 @@
 """What several commands share: settings from a file and the options, run folders, what is told in the end."""
 
 import re
+import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -116,7 +117,8 @@ def ready(
         err.print(f"The classes are {some}.", highlight=False, markup=False)
     for column in loaded.counting:
         every = f"The column {column!r} has another whole number in every row, and is a feature like the others"
-        err.print(f"{every}; leave it out if it is the number of a case.", highlight=False, markup=False)
+        way = f"if it is the number of a case, leave it out (--without {shlex.quote(column)})"
+        err.print(f"{every}; {way}.", highlight=False, markup=False)
     return exp, loaded
 
 

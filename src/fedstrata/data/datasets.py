@@ -1,6 +1,7 @@
 """Data sets by name, by name with settings, or by the path of a user's own file."""
 
 import re
+from collections.abc import Sequence
 from functools import partial
 from inspect import signature
 from pathlib import Path
@@ -30,13 +31,13 @@ def is_own(text: str) -> bool:
     return bool(re.fullmatch(r"[^(]*\.\w+", text)) or "/" in text or Path(text).exists()
 
 
-def dataset(text: str, label: str = "label", client: str = "client") -> Dataset:
+def dataset(text: str, label: str = "label", client: str = "client", without: Sequence[str] = ()) -> Dataset:
     """The data set of this name, e.g. `mnist` or `mnist(scaling="unit")`, or of this file or folder.
 
-    `label` and `client` name the columns of a file of one's own.
+    `label` and `client` name the columns of a file of one's own, `without` those that are no features.
     """
     if is_own(text):
-        return load_own(Path(text), label, client)
+        return load_own(Path(text), label, client, without=without)
     name, settings = TEXTS.call(TEXTS.expression(text), text, partial(TEXTS.literal, text=text))
     if name not in PUBLIC:
         raise DataError(f"no data set is called {name!r} (a file of yours is given by its path); {near(name, PUBLIC)}")

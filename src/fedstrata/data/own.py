@@ -2,13 +2,15 @@
 
 import csv
 import zipfile
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
 
+from fedstrata.data.columns import CLIENT, Columns, Found, first_text, of_table
 from fedstrata.data.examples import Dataset
 from fedstrata.data.formats import image
 from fedstrata.errors import DataError, near
@@ -20,50 +22,28 @@ TEST_SHARE = 0.2
 MOST_CLASSES = 1_000_000
 """A label beyond is no class: a model would get an output for each number below it."""
 
-CLIENT = "client"
-"""The column of the clients, where nobody says another; a file need not have it."""
-
-MANY_ROWS = 50
-"""So many different whole numbers are rather names than measurements."""
-
-MISSING = ("", "na", "n/a", "nan", "null", "none", "?", "-")
-"""What stands in a table where a number is missing."""
-
 PICTURES = (".png", ".jpg", ".jpeg", ".bmp", ".webp")
 
 
-class Columns(NamedTuple):
-    """What a file's columns are called."""
-
-    label: str
-    client: str
-    needed: bool  # whether there must be one of clients
-    classes: tuple[str, ...] = ()  # words for labels in the order of their numbers, where that was agreed on
-
-
-class Found(NamedTuple):
-    """What a file or folder holds, before it is checked and cut."""
-
-    x: np.ndarray
-    y: np.ndarray
-    owner: np.ndarray | None  # of each example, the client
-    test: tuple[np.ndarray, np.ndarray] | None = None
-    scaled: bool = False  # columns of a table are brought to one scale
-    names: tuple[str, ...] | None = None  # of the classes, where folders or words name them
-    counting: tuple[str, ...] = ()  # features with another whole number in every row
-
-
 def load_own(
-    path: Path, label: str = "label", client: str = CLIENT, alone: bool = False, classes: tuple[str, ...] = ()
+    path: Path,
+    label: str = "label",
+    client: str = CLIENT,
+    alone: bool = False,
+    classes: Sequence[str] = (),
+    without: Sequence[str] = (),
 ) -> Dataset:
     """An .npz, .csv or .parquet file, a folder of pictures by client and class, or a Hugging Face data set on disk.
 
     With `alone` all of it is one client's, whatever it says of clients: the data of a single node. `classes` are the
-    words for labels in the order of their numbers; that of the alphabet unless given.
+    words for labels in the order of their numbers; that of the alphabet unless given. `without` are columns that are
+    left out; a single node need not have them.
     """
     if not path.exists():
         raise DataError(f"there is no file or folder {path}{_beside(path)}")
-    found = _found(path, Columns(label, client, not alone and client != CLIENT, classes))
+    found = _found(path, Columns(label, client, alone, classes, without))
+    if without and not alone and not found.scaled:
+        raise DataError(f"{path} is no table: it has no columns to leave out (--without {','.join(without)})")
     if alone:
         found = found._replace(owner=None)
         if not classes:
@@ -156,7 +136,7 @@ def _of_csv(path: Path, called: Columns) -> Found:
     for number, row in body:
         if len(row) != len(names):
             raise DataError(f"{path}, line {number}: {len(row)} values where there are {len(names)} columns")
-    return _of_table(path, {n: np.array([r[i].strip() for _, r in body]) for i, n in enumerate(names)}, called)
+    return of_table(path, {n: np.array([r[i].strip() for _, r in body]) for i, n in enumerate(names)}, called)
 
 
 def _lines(path: Path) -> list[tuple[int, list[str]]]:
@@ -180,7 +160,7 @@ def _of_parquet(path: Path, called: Columns) -> Found:
         table = parquet.read_table(path)
     except (ArrowInvalid, OSError) as e:
         raise DataError(f"{path} cannot be read as Parquet: {e}") from None
-    return _of_table(path, {n: np.asarray(table[n]) for n in table.column_names}, called)
+    return of_table(path, {n: np.asarray(table[n]) for n in table.column_names}, called)
 
 
 def _of_hugging_face(path: Path, called: Columns) -> Found:
@@ -190,79 +170,7 @@ def _of_hugging_face(path: Path, called: Columns) -> Found:
         raise DataError("a Hugging Face folder needs datasets: pip install 'fedstrata[huggingface]'") from None
     loaded: Any = load_from_disk(str(path))
     table = loaded["train"] if isinstance(loaded, DatasetDict) else loaded
-    return _of_table(path, {n: np.asarray(table[n]) for n in table.column_names}, called)
-
-
-def _of_table(path: Path, columns: dict[str, np.ndarray], called: Columns) -> Found:
-    """Every column but those of labels and clients is a feature."""
-    label, client, needed, agreed = called
-    if label not in columns:
-        raise DataError(f"{path} has no column {label!r} for the labels; say which by --label: {near(label, columns)}")
-    if needed and client not in columns:
-        said = near(client, [n for n in columns if n != label])
-        raise DataError(f"{path} has no column {client!r} for the clients; say which by --client: {said}")
-    names = [n for n in columns if n not in (label, client)]
-    if not names:
-        raise DataError(f"{path} has no column of features beside the labels and clients")
-    read = {n: _numbers(columns[n]) for n in names}
-    if words := {n: _first_text(columns[n]) for n, v in read.items() if v is None}:
-        raise DataError(f"{path}: {_about_words(words, client in columns)}")
-    numbers = {n: v for n, v in read.items() if v is not None}
-    if gaps := {n: bad for n, v in numbers.items() if len(bad := np.flatnonzero(~np.isfinite(v).all(1)))}:
-        raise DataError(f"{path}: {_about_gaps(gaps)}")
-    y, classes = _numbered(columns[label], path, agreed)
-    counting = tuple(n for n, v in numbers.items() if _counts(v))
-    x = np.concatenate(list(numbers.values()), 1)
-    return Found(x, y, columns.get(client), scaled=True, names=classes, counting=counting)
-
-
-def _counts(column: np.ndarray) -> bool:
-    """Whether a column has another whole number in every row, as the numbers of patients are."""
-    whole = column.shape[1] == 1 and len(column) >= MANY_ROWS and (column == np.rint(column)).all()
-    return bool(whole and len(np.unique(column)) == len(column))
-
-
-def _about_words(words: dict[str, str], owned: bool) -> str:
-    """What is wrong with columns that are not of numbers, each with a value of it, and what to do."""
-    if len(words) == 1:
-        ((name, value),) = words.items()
-        whose = "" if owned else f", or, if it says whose examples these are, give --client {name}"
-        what = f"the column {name!r} is not of numbers (e.g. {value!r}); leave it out"
-    else:
-        some = ", ".join(f"{n!r} (e.g. {v!r})" for n, v in words.items())
-        whose = "" if owned else ", or, if one says whose examples these are, name it by --client"
-        what = f"{len(words)} columns are not of numbers, {some}; leave them out"
-    return f"{what}, or put numbers for the words{whose}"
-
-
-def _about_gaps(gaps: dict[str, np.ndarray]) -> str:
-    """What is wrong with columns that lack numbers, and what to do."""
-    first = min(gaps, key=lambda n: int(gaps[n][0]))
-    others = "".join(f", {len(bad)} none in {n!r}" for n, bad in gaps.items() if n != first)
-    wrong = f"example {gaps[first][0]} has no number in the column {first!r} ({len(gaps[first])} have none{others})"
-    return f"{wrong}; fill in what is missing, or leave out those rows or the column{'s' * bool(others)}"
-
-
-def _numbered(y: np.ndarray, path: Path, agreed: tuple[str, ...]) -> tuple[np.ndarray, tuple[str, ...] | None]:
-    """(labels, their names): words are numbered as agreed, or as in the alphabet; numbers are left as they are."""
-    words = [str(v) for v in y.tolist()] if y.dtype.kind in "UO" and y.ndim == 1 else []
-    if blank := [i for i, w in enumerate(words) if w.lower() in MISSING]:
-        wrong = f"example {blank[0]} has {words[blank[0]]!r} for a label, that is none ({len(blank)} have none)"
-        remedy = "fill in what is missing, leave out those rows, or, if it is a class, give it another name"
-        raise DataError(f"{path}: {wrong}; {remedy}")
-    if not words or any(map(_is_number, words)):
-        return y, None
-    if agreed:
-        if unknown := [w for w in words if w not in agreed]:
-            raise DataError(
-                f"{path}: there is no class {unknown[0]!r} ({len(unknown)} rows); {near(unknown[0], agreed)}"
-            )
-        return np.array([agreed.index(w) for w in words]), agreed
-    names, numbers = np.unique(words, return_inverse=True)
-    if 2 * len(names) > len(words):
-        wrong = f"the labels are {len(names)} different words in {len(words)} rows"
-        raise DataError(f"{path}: {wrong}, which are no classes; say by --label if another column has them")
-    return numbers, tuple(names.tolist())
+    return of_table(path, {n: np.asarray(table[n]) for n in table.column_names}, called)
 
 
 def _of_pictures(folder: Path) -> Found:
@@ -355,7 +263,7 @@ def _labels(y: np.ndarray, path: Path, what: str) -> np.ndarray:
         numbers = y.astype(np.float64)
     except (ValueError, TypeError):
         raise DataError(
-            f"{path}: {what} must be whole numbers from 0; got {_first_text(y)!r}. Number the classes"
+            f"{path}: {what} must be whole numbers from 0; got {first_text(y)!r}. Number the classes"
         ) from None
     if numbers.ndim != 1 or not np.isfinite(numbers).all() or (numbers != np.rint(numbers)).any() or numbers.min() < 0:
         wrong = numbers[~(numbers == np.rint(numbers)) | (numbers < 0)].flat if numbers.ndim == 1 else numbers.shape
@@ -363,28 +271,3 @@ def _labels(y: np.ndarray, path: Path, what: str) -> np.ndarray:
     if numbers.max() >= MOST_CLASSES:
         raise DataError(f"{path}: {what} go up to {numbers.max():.0f}; number the classes from 0, without gaps")
     return numbers.astype(np.int64)
-
-
-def _numbers(column: np.ndarray) -> np.ndarray | None:
-    """A column as floats, [n, m], NaN where one is missing; nothing if there are words in it."""
-    try:
-        if column.dtype == object:
-            column = np.stack([np.asarray(v, np.float64).reshape(-1) for v in column])
-        elif column.dtype.kind == "U":
-            column = np.where(np.isin(np.char.lower(column), MISSING), "nan", column)
-        return column.astype(np.float64).reshape(len(column), -1)
-    except (ValueError, TypeError):
-        return None
-
-
-def _first_text(values: np.ndarray) -> str:
-    """The first value that is no number."""
-    return str(next((v for v in values.flat if not _is_number(v)), values.flat[0]))
-
-
-def _is_number(value: Any) -> bool:
-    try:
-        float(value)
-    except (ValueError, TypeError):
-        return False
-    return True

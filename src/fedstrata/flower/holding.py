@@ -64,7 +64,7 @@ def _own(config: Mapping[str, Any], exp: Experiment, name: str) -> Holding:
         raise SettingError("the node-config has data but no client: give this client a name that stays, client=...")
     path, label = Path(str(config["data"])).expanduser(), str(config.get("label", exp.label))
     words = tuple(w.strip() for w in str(config.get("classes", "")).split(",") if w.strip())
-    data = load_own(path, label, exp.client, alone=True, classes=words)
+    data = load_own(path, label, exp.client, alone=True, classes=words, without=exp.left_out)
     return Holding(name, data.train, data.test, data.classes, names=data.names)
 
 

@@ -231,7 +231,8 @@ def _test_file(net: Network, exp: Experiment, classes: tuple[str, ...]) -> Examp
     """All examples of the server's own file; words for labels are numbered as on the nodes."""
     if not net.test:
         return None
-    data = load_own(Path(net.test).expanduser(), exp.label, exp.client, alone=True, classes=classes)
+    path, how = Path(net.test).expanduser(), {"classes": classes, "without": exp.left_out}
+    data = load_own(path, exp.label, exp.client, alone=True, **how)
     return torch.cat([data.train[0], data.test[0]]), torch.cat([data.train[1], data.test[1]])
 
 

@@ -8,7 +8,7 @@ from fedstrata.experiment import DEFAULTS, Experiment
 from fedstrata.partition import ByOwner, Dirichlet
 from fedstrata.toml import inline
 
-OPTIONS = "data", "label", "client", "model", "rounds", "seed"
+OPTIONS = "data", "label", "client", "without", "model", "rounds", "seed"
 """Settings that have an option of their own."""
 
 

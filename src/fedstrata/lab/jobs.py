@@ -3,11 +3,10 @@
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from fedstrata.data import Dataset, dataset, is_own
+from fedstrata.data import Dataset, is_own
 from fedstrata.errors import DataError, FedstrataError
 from fedstrata.experiment import Experiment, read_toml
 from fedstrata.record import finished as has_ended
@@ -48,13 +47,16 @@ def play(exp: Experiment, folder: Path, on_round: Callable[[dict[str, Any]], Non
 def loaded(exp: Experiment) -> Dataset:
     """The data of an experiment, kept for the next one."""
     changed = Path(exp.data).stat().st_mtime_ns if is_own(exp.data) and Path(exp.data).exists() else 0
-    return _loaded(exp.data, exp.label, exp.client, exp.val, changed)
+    key = *exp.source, changed
+    if (found := _last.get(key)) is None:
+        found = exp.dataset()
+        _last.clear()
+        _last[key] = found
+    return found
 
 
-@lru_cache(maxsize=1)
-def _loaded(data: str, label: str, client: str, val: float | None, _changed: int) -> Dataset:
-    found = dataset(data, label, client)
-    return found if val is None else found.with_val(val)
+_last: dict[tuple[Any, ...], Dataset] = {}
+"""The data that was loaded last."""
 
 
 @contextmanager

@@ -29,7 +29,20 @@ busy for milliseconds a step, and more runs would only wait for each other."""
 LARGEST = 48
 """Runs in a company: each has a thread and a record, and all of them end at once."""
 
-SAME = "data", "label", "client", "val", "model", "training", "augment", "buffers", "device", "precision", "compile"
+SAME = (
+    "data",
+    "label",
+    "client",
+    "without",
+    "val",
+    "model",
+    "training",
+    "augment",
+    "buffers",
+    "device",
+    "precision",
+    "compile",
+)
 """Settings that runs must have in common."""
 
 

@@ -79,7 +79,7 @@ class Again:
         name = exp.data.partition("(")[0].strip()
         if not is_own(exp.data) and name in SOURCES and missing(SOURCES[name]):
             raise FedstrataError(f"{name} is not on this machine; `fedstrata data get {name}` downloads it")
-        key = exp.data, exp.label, exp.client, exp.val
+        key = exp.source
         if key not in self.loaded:
             self.loaded[key] = exp.dataset()
         return exp, self.loaded[key]
@@ -89,7 +89,9 @@ def different_splits(runs: Sequence[RunFolder]) -> list[RunFolder]:
     """The first of the runs that have the same data and partition; another seed is no other split here."""
     first: dict[str, RunFolder] = {}
     for run in runs:
-        said = [run.settings.get(k) for k in ("made_in_python", "data", "label", "client", "val", "partition")]
+        said = [
+            run.settings.get(k) for k in ("made_in_python", "data", "label", "client", "without", "val", "partition")
+        ]
         first.setdefault(repr(said), run)
     return list(first.values())
 
