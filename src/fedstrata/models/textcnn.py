@@ -1,9 +1,12 @@
 """A convolutional network for texts (Kim 2014; Zhang and Wallace 2015)."""
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
 from fedstrata.errors import DataError, SettingError, check
+from fedstrata.models.answers import Answers, fits
 from fedstrata.models.base import Network, Shape
 
 WIDTHS = 3, 4, 5
@@ -28,7 +31,7 @@ def textcnn(
         need = f"texts of {max(WIDTHS)} token ids or more, shape (length,)"
         raise DataError(f"textcnn needs {need}; the examples have shape {shape}")
     layers = nn.Embedding(vocabulary, dim, padding_idx=0), LargestAnswers(dim, filters), nn.Dropout(dropout)
-    return Network(nn.Sequential(*layers), filters * len(WIDTHS), classes)
+    return Network(Reader(*layers), filters * len(WIDTHS), classes)
 
 
 class LargestAnswers(nn.Module):
@@ -42,3 +45,16 @@ class LargestAnswers(nn.Module):
         """[B, T, dim] -> [B, widths * filters]."""
         x = x.transpose(1, 2)
         return torch.cat([f(x).relu().amax(-1) for f in self.filters], 1)
+
+
+class Reader(nn.Sequential):
+    """Embedding, largest answers, dropout: [B, T] -> [B, widths * filters]; the first two at once where that can be."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        """[B, T] -> [B, widths * filters]."""
+        layers: list[Any] = list(self)
+        embedding, answers, dropout = layers
+        weights, biases = zip(*((f.weight, f.bias) for f in answers.filters), strict=True)
+        if not fits(input, embedding.weight, *weights):
+            return super().forward(input)
+        return dropout((Answers.apply(input, embedding.weight, *weights) + torch.cat(biases)).relu())
