@@ -1,4 +1,4 @@
-"""How exactly a GPU multiplies: float32 as it is, or faster with fewer digits in the factors."""
+"""How exactly numbers are multiplied: float32 as it is, or faster with fewer digits in the factors."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -8,14 +8,15 @@ import torch
 from torch.backends import cuda, cudnn
 
 Precision = Literal["float32", "tf32", "bf16"]
-"""tf32: factors of products with 10 bits; bf16: activations with 8 bits too. Parameters and sums are float32 always."""
+"""tf32: factors of products with 10 bits, on a GPU; bf16: activations with 8 bits too. Parameters and sums are float32
+always. A CPU gains by bf16 if it has instructions for it (AVX512_BF16, AMX), and loses otherwise."""
 
 _AUTOCAST = False
 
 
 @contextmanager
 def multiplying(precision: Precision) -> Iterator[None]:
-    """Within this block a GPU multiplies so; on a CPU nothing changes.
+    """Within this block products are made so.
 
     cuDNN tries its algorithms once for each shape and keeps the fastest: grouped convolutions gain up to a half. Which
     one that is may differ from run to run, and with it the last digits.
@@ -32,9 +33,9 @@ def multiplying(precision: Precision) -> Iterator[None]:
 
 @contextmanager
 def casting(device: torch.device) -> Iterator[None]:
-    """Within this block a model's passes on a GPU run in bfloat16, where that was asked for."""
-    if not _AUTOCAST or device.type != "cuda":
+    """Within this block a model's passes run in bfloat16, where that was asked for."""
+    if not _AUTOCAST:
         yield
         return
-    with torch.autocast("cuda", torch.bfloat16):
+    with torch.autocast(device.type, torch.bfloat16):
         yield

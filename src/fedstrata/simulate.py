@@ -53,7 +53,7 @@ class Plan(Value):
     chunk: int | None = None  # clients stacked at a time: as many as fit unless given
     workers: int | None = None  # processes of the pool, or of the cluster: one a core unless given
     device: str = "cpu"
-    precision: Precision = "float32"  # of a GPU's products
+    precision: Precision = "float32"  # of products
     compile: Compile = "auto"  # a GPU's local step
     memory: float | None = None  # GiB for the updates of a round: half of what the machine or the GPU has unless given
     checkpoint: int = 10  # rounds after which all that it takes to go on is written into the run folder

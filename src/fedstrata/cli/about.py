@@ -54,7 +54,7 @@ def reproduce(
     scale: Annotated[str, Option(help="full, or quick: minutes on two cores, for the direction.")] = "full",
     seeds: Annotated[int | None, Option(help="How many seeds; as many as the table wants unless given.")] = None,
     device: Annotated[str, Option(help="cpu or cuda.")] = "cpu",
-    precision: Annotated[str, Option(help="Of a GPU's products: float32, tf32 or bf16.")] = "float32",
+    precision: Annotated[str, Option(help="Of products: float32, tf32 on a GPU, or bf16.")] = "float32",
     rows: Words = None,
     columns: Words = None,
     jobs: Jobs = None,

@@ -34,7 +34,8 @@ class Answers(torch.autograd.Function):
         weight = torch.cat([f.permute(2, 0, 1).flatten(0, 1) for f in filters])  # [C, D] by width, place and filter
         best = rows.new_empty(len(words), sum(map(len, filters)))
         place, widths = torch.empty_like(best, dtype=torch.long), np.array([f.shape[2] for f in filters])
-        loops().largest((rows @ weight.T).numpy(), where.numpy(), widths, best.numpy(), place.numpy())
+        parts = (rows @ weight.T).to(rows.dtype)  # [U, C], in fewer digits where torch was told to multiply so
+        loops().largest(parts.numpy(), where.numpy(), widths, best.numpy(), place.numpy())
         ctx.save_for_backward(there, where, place, rows, weight)
         ctx.widths, ctx.vocabulary = widths, len(table)
         return best
