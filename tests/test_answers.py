@@ -1,6 +1,7 @@
 """The largest answers of filters, from each distinct word, are what embedding, convolution and maximum give."""
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -8,12 +9,16 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
-from torch.func import functional_call, vmap
+from torch.func import functional_call, grad, vmap
+from torch.nn.utils import prune
 
 import fedstrata as fs
+from fedstrata.descent import Federation
 from fedstrata.models import answers, model
-from fedstrata.models.textcnn import Reader
+from fedstrata.models.textcnn import LargestAnswers, Reader
 from fedstrata.runtimes.choose import Engine
+from fedstrata.runtimes.stacked import activations
+from fedstrata.task import Task
 
 pytest.importorskip("numba")
 
@@ -109,28 +114,100 @@ def test_nan_is_not_hidden(both: Callable[..., tuple[list[Tensor], list[Tensor]]
     assert found[0].isnan().any(1).tolist() == [True, False]
 
 
-def test_it_is_left_to_convolutions_where_it_does_not_pay_or_fit(monkeypatch: pytest.MonkeyPatch):
+def test_it_is_left_to_convolutions_where_it_does_not_pay(monkeypatch: pytest.MonkeyPatch):
     made, x = network(), texts(4)
     alone = made(x)
     called = spied(monkeypatch)
     made(x)
-    assert not called  # too small
+    assert not called
     monkeypatch.setattr(answers, "PAYS", 1)
-    weights = {n: p.detach().expand(3, *p.shape) for n, p in made.named_parameters()}
-    seen = vmap(lambda w: functional_call(made, w, (x,)))(weights)
-    assert not called  # seen through vmap
-    torch.testing.assert_close(seen, alone.expand_as(seen), rtol=0, atol=1e-12)
     monkeypatch.setattr(answers, "loops", lambda: None)
     torch.testing.assert_close(made(x), alone, rtol=0, atol=0)  # without numba
 
 
+def parts(made: nn.Module) -> tuple[nn.Embedding, LargestAnswers]:
+    embedding, largest, _ = made.get_submodule("features").children()
+    assert isinstance(embedding, nn.Embedding)
+    assert isinstance(largest, LargestAnswers)
+    return embedding, largest
+
+
+def halved(module: nn.Module, args: Any, out: Tensor) -> Tensor:
+    return out / 2
+
+
+CHANGES: dict[str, Callable[[nn.Embedding, LargestAnswers], Any]] = {
+    "listened to": lambda e, a: e.register_forward_hook(halved),
+    "listened to inside": lambda e, a: a.filters[1].register_forward_hook(halved),
+    "pruned": lambda e, a: prune.l1_unstructured(a.filters[0], "weight", 0.5),
+    "spectral norm": lambda e, a: nn.utils.parametrizations.spectral_norm(a.filters[0]),
+    "padded": lambda e, a: a.filters.__setitem__(0, nn.Conv1d(8, 5, 3, padding=1).double()),
+    "without bias": lambda e, a: a.filters.__setitem__(0, nn.Conv1d(8, 5, 3, bias=False).double()),
+    "unequal": lambda e, a: a.filters.__setitem__(0, nn.Conv1d(8, 7, 3).double()),
+    "renormalised": lambda e, a: setattr(e, "scale_grad_by_freq", True),
+}
+"""Layers that do something else than the loops do."""
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_layers_that_somebody_changed_are_called_as_they_are(change: str, monkeypatch: pytest.MonkeyPatch):
+    made = network().eval()
+    CHANGES[change](*parts(made))
+    features, x = made.get_submodule("features"), texts(4)
+    wanted = nn.Sequential(*features.children())(x)
+    monkeypatch.setattr(answers, "PAYS", 1)
+    called = spied(monkeypatch)
+    assert torch.equal(features(x), wanted)
+    assert not called
+
+
+def test_a_slice_of_it_is_its_layers(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(answers, "PAYS", 1)
+    features = network().get_submodule("features")
+    assert isinstance(features, Reader)
+    torch.testing.assert_close(features[:2](texts(4)), features(texts(4)), rtol=0, atol=1e-12)  # but for dropout
+
+
+@pytest.mark.parametrize("frozen", [False, True])
+def test_transforms_of_torch_func_go_through_convolutions(frozen: bool, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(answers, "PAYS", 1)
+    made, x = network(), texts(4)
+    alone = made(x)
+    table = {n: p.detach() for n, p in made.named_parameters() if frozen and n == "features.0.weight"}
+    own = {n: p.detach() for n, p in made.named_parameters() if n not in table}
+    called = spied(monkeypatch)
+    several = vmap(lambda w: functional_call(made, w | table, (x,)))({n: p.expand(3, *p.shape) for n, p in own.items()})
+    torch.testing.assert_close(several, alone.expand_as(several), rtol=0, atol=1e-12)
+    grad(lambda w: functional_call(made, w | table, (x,)).sum())(own)
+    assert not called
+
+
+def test_whole_numbers_of_other_kinds_are_texts_too(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(answers, "PAYS", 1)
+    for a, b in zip(outcome(network(), texts(4).int()), outcome(network(), texts(4)), strict=True):
+        torch.testing.assert_close(a, b, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("x", [torch.full((2, 9), -1), torch.full((2, 9), VOCABULARY), texts(2)[:, :4]])
+def test_what_is_no_text_is_refused_as_it_was(x: Tensor, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(answers, "PAYS", 1)
+    with pytest.raises((IndexError, RuntimeError)):
+        network()(x)
+
+
+def test_memory_is_planned_for_convolutions(monkeypatch: pytest.MonkeyPatch):
+    fed = Federation(fs.recipes.fedavg(), Task.of(network()), fs.Clients.of([(texts(5), np.arange(5) % 3)]), fs.SGD())
+    wanted = activations(fed)
+    monkeypatch.setattr(answers, "PAYS", 1)
+    assert activations(fed) == wanted > 9 * 8
+
+
 def test_the_model_as_it_is_by_default_is_large_enough():
-    made = model("textcnn", (9,), 3, vocabulary=VOCABULARY)
-    reader = made.get_submodule("features")
-    assert isinstance(reader, Reader)
-    table, filters = made.get_parameter("features.0.weight"), made.get_parameter("features.1.filters.0.weight")
-    assert answers.fits(texts(2), table, filters)
-    assert not answers.fits(texts(2), table[None], filters[None])  # of stacked clients
+    embedding, largest = parts(model("textcnn", (9,), 3, vocabulary=VOCABULARY))
+    assert answers.fits(texts(2), embedding, largest)
+    for layer in (embedding, *largest.filters):  # of stacked clients
+        layer._parameters["weight"] = nn.Parameter(layer.get_parameter("weight")[None])
+    assert not answers.fits(texts(2), embedding, largest)
 
 
 @pytest.mark.parametrize("engine", ["apart", "pool", "stacked"])

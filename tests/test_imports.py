@@ -13,7 +13,7 @@ import fedstrata
 SRC = Path(__file__).parent.parent / "src" / "fedstrata"
 ORDER = [
     "version", "errors", "values", "calls", "rng", "toml", "files", "stopping", "threads", "capture", "optim", "layout",
-    "tables", "memory", "kernels", "fused", "updates", "batchnorm", "dropout", "bind", "patches", "fold",
+    "tables", "memory", "kernels", "fused", "updates", "batchnorm", "dropout", "bind", "patches", "products", "fold",
     "precision", "task", "logistic", "closed", "clients", "data", "partition", "probes", "models", "buffers",
     "proxy", "turns", "core", "surgery", "parts", "recipes", "parse", "papers", "decisions", "server", "merge",
     "augment", "faults", "descent", "graphs", "train", "testing", "evaluate", "runtimes", "checkpoint", "record",

@@ -5,10 +5,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 import fedstrata as fs
 from fedstrata.models import answers
-from tests.federations import mlp, unequal_clients
+from tests.federations import PLAIN, mlp, unequal_clients
 from tests.runtimes.test_unequal_clients import bn_cnn, image_clients
 from tests.test_answers import network, texts
 
@@ -49,3 +50,14 @@ def test_a_run_afterwards_has_all_digits_again():
     before = final("mlp", "float32")
     final("mlp", "bf16")
     assert all(torch.equal(a, b) for a, b in zip(final("mlp", "float32").values(), before.values(), strict=True))
+
+
+@pytest.mark.parametrize("engine", ["stacked", "apart"])
+@pytest.mark.parametrize("name", PLAIN)
+def test_every_method_runs_so(name: str, engine: Any):
+    """On a model with features, normalised by batch and by layer, of clients some of whose batches are short."""
+    torch.manual_seed(0)
+    norm = nn.LayerNorm(8) if engine == "apart" else nn.BatchNorm1d(8)
+    made = nn.Sequential(nn.Linear(6, 8), norm, nn.ReLU(), nn.Linear(8, 3))
+    run = fs.simulate(name, made, unequal_clients(), rounds=2, training=TRAIN, precision="bf16", engine=engine)
+    assert all(v.isfinite().all() for v in run.model.state_dict().values())

@@ -85,6 +85,7 @@ def _forward(self: _BatchNorm, x: Tensor) -> Tensor:
 
 def _masked(self: _BatchNorm, own: _Own, x: Tensor, mask: Tensor) -> Tensor:
     """As torch's, of the examples where the mask, [B] or [B, channels], is true."""
+    x = x.float() if x.dtype in (torch.bfloat16, torch.float16) else x  # counts and means need more digits
     over = [d for d in range(x.dim()) if d != 1]
     as_channel = [-1 if d == 1 else 1 for d in range(x.dim())]
     real = mask.view(*mask.shape, *[1] * (x.dim() - mask.dim())).to(x.dtype).expand_as(x)

@@ -16,6 +16,7 @@ from torch.nn import functional as F
 
 from fedstrata.batchnorm import heed_masks
 from fedstrata.patches import patch_conv
+from fedstrata.products import linear
 
 CONVOLUTIONS: dict[type[nn.Module], Callable[..., Tensor]] = {
     nn.Conv1d: F.conv1d,
@@ -84,7 +85,7 @@ def _stacked(weight: Tensor, bias: Tensor | None, dims: int, of_bias: int = 1) -
 def _linear(self: nn.Linear, x: Tensor) -> Tensor:
     own = _stacked(self.weight, self.bias, 2)
     if own is None:
-        return _narrow(self, x) if x.dim() == 2 and self.out_features < NARROW else F.linear(x, self.weight, self.bias)
+        return _narrow(self, x) if x.dim() == 2 and self.out_features < NARROW else linear(x, self.weight, self.bias)
     weight, bias = own
     k = len(weight)
     each = x.unflatten(0, (-1, k)).transpose(0, 1)  # [K, B, ..., in]

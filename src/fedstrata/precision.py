@@ -33,8 +33,12 @@ def multiplying(precision: Precision) -> Iterator[None]:
 
 @contextmanager
 def casting(device: torch.device) -> Iterator[None]:
-    """Within this block a model's passes run in bfloat16, where that was asked for."""
-    if not _AUTOCAST:
+    """Within this block a model's passes run in bfloat16, where that was asked for.
+
+    On a CPU not those that torch.func differentiates, to measure something: its normalising layers mix up the types.
+    """
+    functional = torch._C._functorch.maybe_current_level() is not None  # pyright: ignore[reportAttributeAccessIssue]
+    if not _AUTOCAST or (functional and device.type == "cpu"):
         yield
         return
     with torch.autocast(device.type, torch.bfloat16):

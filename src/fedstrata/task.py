@@ -251,8 +251,9 @@ class Task:
         watching = seen_by(head, seen.append)
         with real_examples(mask), client_noise(noise), watching, bound(self._places[mode], values), casting(x.device):
             outputs = model(x)
-        outputs = outputs.to(self.layout.dtype) if outputs.is_floating_point() else outputs
-        return Forward(outputs, seen[-1] if seen else None, after)
+        dtype = self.layout.dtype
+        outputs = outputs.to(dtype) if outputs.is_floating_point() else outputs
+        return Forward(outputs, seen[-1].to(dtype) if seen else None, after)
 
     @cached_property
     def _places(self) -> dict[str, dict[str, list[Place]]]:

@@ -56,7 +56,8 @@ def test_recipes_with_server_data_take_it_from_the_servers_test_set(method: str,
     {"buffers": "local", "model": "resnet20(norm='batch')", "data": "digits", "training": {"steps": 1}, "rounds": 2},
     {"training": {"kind": "SGD", "lr": 0.05, "momentum": 0.9, "reset_optimizer": False}},
     {"train_share": 0.5, "val": 0.1, "evaluate_every": 2},
-], ids=["own buffers", "kept momentum", "shares"])  # fmt: skip
+    {"precision": "bf16"},
+], ids=["own buffers", "kept momentum", "shares", "fewer digits"])  # fmt: skip
 def test_so_it_does_with_other_settings(settings: dict, tmp_path: Path):
     exp = experiment("fedprox", **settings)
     assert equal(over_grid(exp, tmp_path), simulated(exp, tmp_path))

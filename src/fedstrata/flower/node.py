@@ -23,6 +23,7 @@ from fedstrata.flower.holding import Holding, holding
 from fedstrata.flower.records import Tree, below, by_part, packed, unpacked
 from fedstrata.flower.store import Store
 from fedstrata.layout import Arrays
+from fedstrata.precision import multiplying
 from fedstrata.runtimes import Vault, chosen
 from fedstrata.server import Server
 from fedstrata.simulate import fresh_memory
@@ -59,7 +60,8 @@ def reply(arrays: Arrays, facts: Mapping[str, Any], config: Mapping[str, Any]) -
     start = buffers_of(network)
     model, buffers = arrays["model"].to(fed.task.layout.device), below("buffers", arrays)
     server = Server(fed.task.layout, model, {n: buffers[n].to(model.device) for n in start}, {}, {}, facts["round"])
-    with fitting_threads(fed.task.layout.size * (fed.training.batch or len(here.train[1]))):
+    work = fed.task.layout.size * (fed.training.batch or len(here.train[1]))
+    with fitting_threads(work), multiplying(exp.precision):
         if facts["kind"] == "score":
             return _score(fed, here, server), {}
         root = Path(str(config.get("memory", MEMORY))).expanduser()

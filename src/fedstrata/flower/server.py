@@ -30,6 +30,7 @@ from fedstrata.flower.post import Post
 from fedstrata.flower.roster import Roster
 from fedstrata.flower.settings import Network
 from fedstrata.layout import Arrays
+from fedstrata.precision import multiplying
 from fedstrata.record import Recorder, finished
 from fedstrata.runtimes import Vault
 from fedstrata.server import Server
@@ -66,7 +67,8 @@ def serve(grid: Grid, exp: Experiment, net: Network, on_round: Callable[[dict[st
     gate.gather()
     session = Session.of(exp, net, gate, folder)
     session.begin(resume=resumed is not None)
-    session.rounds(on_round)
+    with multiplying(exp.precision):
+        session.rounds(on_round)
     return folder
 
 

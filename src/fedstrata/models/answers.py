@@ -5,39 +5,71 @@ gives to each W_j is one small product of matrices, and an answer is a sum of w 
 has a gradient, so that the way back needs none of the others: a step takes a quarter of what convolutions take.
 """
 
+from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn import functional as F
 
 from fedstrata.fused import plain
+from fedstrata.products import product, wrapped
 
 PAYS = 4096
 """Numbers of all filters at one of their places from which on it pays to import numba, half a second."""
 
 
-def fits(words: Tensor, table: Tensor, *filters: Tensor) -> bool:
-    """Whether these are one model's, in a CPU's memory and not seen through vmap, and large enough to pay."""
-    alone = words.dim() == 2 and table.dim() == 2 and filters[0][..., 0].numel() >= PAYS
-    return alone and not any(map(_wrapped, (words, table))) and plain(*_given(table, filters)) and loops() is not None
+def fits(words: Tensor, embedding: Any, answers: Any) -> bool:
+    """Whether `Answers` gives what these layers would, of one model, as torch has them, in a CPU's memory; and pays."""
+    layers, filters = [embedding, *answers.modules()], list(getattr(answers, "filters", []))
+    if type(words) is not Tensor or not filters or not _are_plain(embedding, filters) or any(map(_is_heard, layers)):
+        return False
+    table, weights = embedding.weight, [f.weight for f in filters]
+    given = [words, table, *weights, *(f.bias for f in filters)]
+    if [v.dim() for v in given] != [2, 2, *[3] * len(filters), *[1] * len(filters)] or any(map(wrapped, given)):
+        return False
+    readable = words.dtype == torch.long and words.shape[1] >= max(w.shape[2] for w in weights)
+    even = len({len(w) for w in weights}) == 1
+    worth = weights[0][..., 0].numel() >= PAYS and not torch.compiler.is_compiling()
+    return readable and even and worth and plain(table.detach(), *(w.detach() for w in weights)) and loops() is not None
+
+
+def _are_plain(embedding: nn.Module, filters: Sequence[nn.Module]) -> bool:
+    """Whether the layers are of torch's own kinds, with nothing set that is not heeded here."""
+    if type(embedding) is not nn.Embedding or embedding.max_norm is not None or embedding.sparse:
+        return False
+    usual = (1,), (0,), (1,), 1
+    return not embedding.scale_grad_by_freq and all(
+        type(f) is nn.Conv1d
+        and f._parameters.keys() == {"weight", "bias"}  # not pruned, say
+        and f.bias is not None
+        and (f.stride, f.padding, f.dilation, f.groups) == usual
+        for f in filters
+    )
+
+
+def _is_heard(layer: nn.Module) -> bool:
+    """Whether somebody listens to it, or changes what goes in or out."""
+    kinds = "_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks"
+    return any(getattr(layer, kind) for kind in kinds)
 
 
 class Answers(torch.autograd.Function):
-    """words [B, T], their table [V, D], filters [F, D, width] each -> [B, W F]; word 0 is padding, and not trained."""
+    """words [B, T], their table [V, D], filters [F, D, width] each -> [B, W F]; the word `padding` is not trained."""
 
     @staticmethod
-    def forward(ctx: Any, words: Tensor, table: Tensor, *filters: Tensor) -> Tensor:
+    def forward(ctx: Any, words: Tensor, padding: int | None, table: Tensor, *filters: Tensor) -> Tensor:
         there, where = words.unique(return_inverse=True)
-        rows = table[there]  # [U, D]
+        rows = F.embedding(there, table)  # [U, D]
         weight = torch.cat([f.permute(2, 0, 1).flatten(0, 1) for f in filters])  # [C, D] by width, place and filter
         best = rows.new_empty(len(words), sum(map(len, filters)))
         place, widths = torch.empty_like(best, dtype=torch.long), np.array([f.shape[2] for f in filters])
-        parts = (rows @ weight.T).to(rows.dtype)  # [U, C], in fewer digits where torch was told to multiply so
+        parts = product(rows, weight).to(rows.dtype)  # [U, C], in fewer digits where torch was told to multiply so
         loops().largest(parts.numpy(), where.numpy(), widths, best.numpy(), place.numpy())
         ctx.save_for_backward(there, where, place, rows, weight)
-        ctx.widths, ctx.vocabulary = widths, len(table)
+        ctx.widths, ctx.vocabulary, ctx.padding = widths, len(table), padding
         return best
 
     @staticmethod
@@ -46,11 +78,17 @@ class Answers(torch.autograd.Function):
         of_rows, of_weight = torch.empty_like(rows), torch.empty_like(weight)
         given, made = (grads[0].contiguous(), place, where), (rows, weight, of_rows, of_weight)
         loops().gradients(*(v.numpy() for v in given), ctx.widths, *(v.numpy() for v in made))
-        of_rows[there == 0] = 0
+        if ctx.padding is not None:
+            of_rows[there == ctx.padding] = 0
         of_table = rows.new_zeros(ctx.vocabulary, rows.shape[1]).index_copy_(0, there, of_rows)
         widths, count = ctx.widths.tolist(), grads[0].shape[1] // len(ctx.widths)
         each = of_weight.split([width * count for width in widths])
-        return None, of_table, *(v.unflatten(0, (w, count)).permute(1, 2, 0) for v, w in zip(each, widths, strict=True))
+        return (
+            None,
+            None,
+            of_table,
+            *(v.unflatten(0, (w, count)).permute(1, 2, 0) for v, w in zip(each, widths, strict=True)),
+        )
 
 
 @cache
@@ -63,11 +101,3 @@ def loops() -> Any:
     except Exception:  # whatever a numba of another version may raise: torch does the same
         return None
     return words
-
-
-def _given(table: Tensor, filters: tuple[Tensor, ...]) -> list[Tensor]:
-    return [table.detach(), *(f.detach() for f in filters)]
-
-
-def _wrapped(x: Tensor) -> bool:
-    return torch._C._functorch.is_functorch_wrapped_tensor(x)  # pyright: ignore[reportAttributeAccessIssue]

@@ -53,8 +53,9 @@ class Reader(nn.Sequential):
     def forward(self, input: Tensor) -> Tensor:
         """[B, T] -> [B, widths * filters]."""
         layers: list[Any] = list(self)
+        if len(layers) != 3 or not fits(input, *layers[:2]):
+            return super().forward(input)
         embedding, answers, dropout = layers
         weights, biases = zip(*((f.weight, f.bias) for f in answers.filters), strict=True)
-        if not fits(input, embedding.weight, *weights):
-            return super().forward(input)
-        return dropout((Answers.apply(input, embedding.weight, *weights) + torch.cat(biases)).relu())
+        best = Answers.apply(input, embedding.padding_idx, embedding.weight, *weights)
+        return dropout((best + torch.cat(biases)).relu())

@@ -93,5 +93,5 @@ def environment(exp: Experiment | None = None) -> dict[str, Any]:
     gpu = exp is not None and exp.device.startswith("cuda")
     count = f"{cores()} cores" if cores() > 1 else "one core"
     on = torch.cuda.get_device_name() if gpu else f"{count} of {platform.machine()}"
-    precision = {"precision": exp.precision} if exp is not None and (gpu or exp.precision != "float32") else {}
+    precision = {"precision": exp.precision} if exp is not None and (gpu or exp.precision == "bf16") else {}
     return {"on": on, **precision, "torch": torch.__version__, "fedstrata": __version__}

@@ -16,7 +16,7 @@ from fedstrata.errors import SettingError
 from fedstrata.evaluate import Sets
 from fedstrata.graphs import Captured
 from fedstrata.layout import Arrays
-from fedstrata.precision import Precision
+from fedstrata.precision import Precision, multiplying
 from fedstrata.runtimes.apart import Apart
 from fedstrata.runtimes.cluster import Cluster
 from fedstrata.runtimes.company import seat
@@ -131,10 +131,11 @@ def suited(fed: Federation, engine: Engine, at: tuple[Tensor, Arrays], rounds: i
     task, x = fed.task, fed.clients.x
     rows = torch.linspace(0, len(x) - 1, min(len(x), TRIED)).long().to(x.device)  # of several clients
     some, targets = x[rows], fed.clients.y[rows]
-    folds = task.folds and (engine != "stacked" or task.folds_well(*at, some, targets))
     images = x.device.type == "cpu" and x.dim() == 4 and convolves(task.train_mode)
     tried = partial(task.takes_channels_last, *at, some)  # aside, as gradients taken here may spoil those of workers
-    last = images and (aside(tried) if engine == "pool" else tried())
+    with multiplying("float32"):
+        folds = task.folds and (engine != "stacked" or task.folds_well(*at, some, targets))
+        last = images and (aside(tried) if engine == "pool" else tried())
     looked_at = fed.recipe.select.size(len(fed.clients)) / len(fed.clients) * fed.training.epochs + 1  # and evaluated
     work = rounds * looked_at * len(x) * task.layout.size
     compiled = engine == "stacked" and fed.augment is None and compiles(task, x, fed.clients.y, work)
