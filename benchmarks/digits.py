@@ -1,24 +1,32 @@
-"""A round in bf16 against the same in float32, on this machine's CPU: `python -m benchmarks.digits`.
+"""A round in float32, by MKL alone and as we multiply, and in bf16, on this CPU: `python -m benchmarks.digits`.
 
-Four clients with noise as good as pictures or texts; 1,000 examples are scored every round. Both take turns, and the
-first round of each run is left out. A CPU without instructions for bf16 (AVX512_BF16, AMX) loses by it.
+Four clients with noise as good as pictures or texts; 1,000 examples are scored every round. The ways take turns, and
+the first round of each run is left out. A CPU without instructions for bf16 (AVX512_BF16, AMX) loses by it.
 """
 
 import argparse
-from collections.abc import Sequence
+from functools import partial
 from statistics import median
 from time import perf_counter
-from typing import Any, get_args
+from typing import Any
 
 import numpy as np
 import torch
 
 import fedstrata as fs
+from fedstrata import products
 from fedstrata.models import model as zoo
 from fedstrata.precision import Precision
+from fedstrata.products import halved_by_mkl
 
 CLIENTS, SCORED, VOCABULARY = 4, 1000, 20_000
-WAYS: Sequence[Precision] = [p for p in get_args(Precision) if p != "tf32"]
+WAYS: dict[str, tuple[Precision, bool]] = {
+    "float32, MKL": ("float32", False),
+    "float32": ("float32", halved_by_mkl()),
+    "bf16": ("bf16", halved_by_mkl()),
+}
+"""Precision, and whether oneDNN is asked for products."""
+
 MODELS: dict[str, tuple[tuple[int, ...], int, fs.Training]] = {
     "mlp200": ((784,), 1280, fs.SGD(lr=0.01, momentum=0.9, batch=64)),
     "layerwise_cnn": ((1, 28, 28), 1280, fs.Adam(lr=0.001, batch=16)),
@@ -60,14 +68,15 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("models", nargs="*", default=list(MODELS))
     said = parser.parse_args()
-    print("| round, s | float32 | bf16 | bf16 / float32 |\n|---|---:|---:|---:|")
+    print(f"| round, s | {' | '.join(WAYS)} |\n|---|{'---:|' * len(WAYS)}")
     for name in said.models:
         laps: dict[str, list[float]] = {way: [] for way in WAYS}
         for _ in range(said.repeat):
-            for way in WAYS:
-                laps[way] += round_seconds(name, way, said.rounds)
-        exact, short = (median(laps[way]) for way in WAYS)
-        print(f"| {name} | {exact:.3f} | {short:.3f} | {short / exact:.2f} |", flush=True)
+            for way, (precision, asked) in WAYS.items():
+                products.halved_by_mkl = partial(bool, asked)
+                laps[way] += round_seconds(name, precision, said.rounds)
+        middle = [median(seconds) for seconds in laps.values()]
+        print(f"| {name} | " + " | ".join(f"{m:.3f} ({m / middle[1]:.2f})" for m in middle) + " |", flush=True)
 
 
 if __name__ == "__main__":

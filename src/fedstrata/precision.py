@@ -37,9 +37,13 @@ def casting(device: torch.device) -> Iterator[None]:
 
     On a CPU not those that torch.func differentiates, to measure something: its normalising layers mix up the types.
     """
-    functional = torch._C._functorch.maybe_current_level() is not None  # pyright: ignore[reportAttributeAccessIssue]
-    if not _AUTOCAST or (functional and device.type == "cpu"):
+    if not _AUTOCAST or (device.type == "cpu" and _is_transformed()):
         yield
         return
     with torch.autocast(device.type, torch.bfloat16):
         yield
+
+
+def _is_transformed() -> bool:
+    """Whether this is inside vmap or grad of torch.func."""
+    return torch._C._functorch.maybe_current_level() is not None  # pyright: ignore[reportAttributeAccessIssue]

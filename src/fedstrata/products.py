@@ -25,9 +25,10 @@ def product(a: Tensor, b: Tensor) -> Tensor:
 
 def suits(*matrices: Tensor) -> bool:
     """Whether oneDNN is faster for these, and can take them."""
-    if not all(m.dtype == torch.float32 and m.device.type == "cpu" and m.dim() > 1 and m.numel() for m in matrices):
+    if torch.compiler.is_compiling() or torch.is_autocast_enabled("cpu"):
         return False
-    return halved_by_mkl() and not torch.is_autocast_enabled("cpu") and not any(map(wrapped, matrices))
+    fit = all(m.dtype == torch.float32 and m.device.type == "cpu" and m.dim() > 1 and m.numel() for m in matrices)
+    return fit and halved_by_mkl() and not any(map(wrapped, matrices))
 
 
 class Linear(torch.autograd.Function):

@@ -23,8 +23,10 @@ PAYS = 4096
 
 def fits(words: Tensor, embedding: Any, answers: Any) -> bool:
     """Whether `Answers` gives what these layers would, of one model, as torch has them, in a CPU's memory; and pays."""
+    if type(words) is not Tensor or words.device.type != "cpu" or torch.compiler.is_compiling():
+        return False
     layers, filters = [embedding, *answers.modules()], list(getattr(answers, "filters", []))
-    if type(words) is not Tensor or not filters or not _are_plain(embedding, filters) or any(map(_is_heard, layers)):
+    if not filters or not _are_plain(embedding, filters) or any(map(_is_heard, layers)):
         return False
     table, weights = embedding.weight, [f.weight for f in filters]
     given = [words, table, *weights, *(f.bias for f in filters)]
@@ -32,8 +34,8 @@ def fits(words: Tensor, embedding: Any, answers: Any) -> bool:
         return False
     readable = words.dtype == torch.long and words.shape[1] >= max(w.shape[2] for w in weights)
     even = len({len(w) for w in weights}) == 1
-    worth = weights[0][..., 0].numel() >= PAYS and not torch.compiler.is_compiling()
-    return readable and even and worth and plain(table.detach(), *(w.detach() for w in weights)) and loops() is not None
+    pays = weights[0][..., 0].numel() >= PAYS
+    return readable and even and pays and plain(table.detach(), *(w.detach() for w in weights)) and loops() is not None
 
 
 def _are_plain(embedding: nn.Module, filters: Sequence[nn.Module]) -> bool:
