@@ -44,3 +44,9 @@ def seen_by(module: nn.Module | None, look: Callable[[Tensor], None]) -> Iterato
     finally:
         if hook is not None:
             hook.remove()
+
+
+def is_heard(layer: nn.Module) -> bool:
+    """Whether somebody listens to it, or changes what goes in or out."""
+    kinds = "_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks"
+    return any(getattr(layer, kind) for kind in kinds)

@@ -18,6 +18,7 @@ from fedstrata.dropout import client_noise, heed_noise
 from fedstrata.errors import DataError, ModelError, SettingError, in_short, near
 from fedstrata.fold import fold, folds, heed_folds, unfold
 from fedstrata.layout import Arrays, Layout
+from fedstrata.pooled import heed_pools, pooling
 from fedstrata.precision import casting
 from fedstrata.rng import seeded
 
@@ -102,6 +103,7 @@ class Task:
     noisy: bool = False  # it has dropout
     folds: bool = False  # K clients can be folded into one batch
     channels_last: bool = False  # images and kernels are laid out so: faster for convolutions on a CPU
+    pooled: bool = False  # convolutions are pooled as they are made, and only the largest answers have gradients
     compiled: bool = False  # it is logistic regression, and numba's loops are used
 
     @classmethod
@@ -123,7 +125,7 @@ class Task:
         named = model.named_parameters(remove_duplicate=False)
         frozen = {n: p.detach().to(device) for n, p in named if not p.requires_grad}
         layout = Layout.of(model).to(device)  # of the model as given: moving it would untie what shares storage
-        train, evaluate = (heed_folds(deepcopy(model).to(device)) for _ in range(2))
+        train, evaluate = (heed_pools(heed_folds(deepcopy(model).to(device))) for _ in range(2))
         train, evaluate = train.train(), evaluate.eval()
         noisy = heed_noise(train)
         return cls(layout, train, evaluate, frozen, loss, metrics or {}, classifier_of(model), noisy, folds(model))
@@ -146,7 +148,7 @@ class Task:
         values = self._laid_out(self.layout.unflatten(w)) | self.frozen | buffers
 
         def outputs(x: Tensor) -> Tensor:
-            with torch.no_grad(), casting(x.device):
+            with torch.no_grad(), casting(x.device), pooling(self.pooled):
                 return self.eval_mode(self._image(x)).to(self.layout.dtype)
 
         with bound(self._places["eval"], values):
@@ -193,7 +195,15 @@ class Task:
 
         Some models take for granted how numbers lie in memory; torch's InstanceNorm gives one image a wrong gradient.
         """
-        w, other = _near(w, 1)[0], replace(self, channels_last=True)
+        return self._equals(replace(self, channels_last=True), w, buffers, x)
+
+    def takes_pooled(self, w: Tensor, buffers: Arrays, x: Tensor) -> bool:
+        """Whether they are the same with channels last, and convolutions pooled as they are made."""
+        return self._equals(replace(self, channels_last=True, pooled=True), w, buffers, x)
+
+    def _equals(self, other: "Task", w: Tensor, buffers: Arrays, x: Tensor) -> bool:
+        """Whether another way to do it gives the same, for some images and for one."""
+        w = _near(w, 1)[0]
         try:
             pairs = [p for b in (x, x[:1]) for p in zip(*(t._tried(w, buffers, b) for t in (self, other)), strict=True)]
         except Exception:
@@ -249,7 +259,8 @@ class Task:
         head = model.get_submodule(self.classifier) if self.classifier is not None else None
         values = parameters | self.frozen | after
         watching = seen_by(head, seen.append)
-        with real_examples(mask), client_noise(noise), watching, bound(self._places[mode], values), casting(x.device):
+        given = real_examples(mask), client_noise(noise), bound(self._places[mode], values)
+        with watching, given[0], given[1], given[2], casting(x.device), pooling(self.pooled):
             outputs = model(x)
         dtype = self.layout.dtype
         outputs = outputs.to(dtype) if outputs.is_floating_point() else outputs

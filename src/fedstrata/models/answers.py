@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from fedstrata.bind import is_heard
 from fedstrata.fused import plain
 from fedstrata.products import product, wrapped
 
@@ -26,7 +27,7 @@ def fits(words: Tensor, embedding: Any, answers: Any) -> bool:
     if type(words) is not Tensor or words.device.type != "cpu" or torch.compiler.is_compiling():
         return False
     layers, filters = [embedding, *answers.modules()], list(getattr(answers, "filters", []))
-    if not filters or not _are_plain(embedding, filters) or any(map(_is_heard, layers)):
+    if not filters or not _are_plain(embedding, filters) or any(map(is_heard, layers)):
         return False
     table, weights = embedding.weight, [f.weight for f in filters]
     given = [words, table, *weights, *(f.bias for f in filters)]
@@ -50,12 +51,6 @@ def _are_plain(embedding: nn.Module, filters: Sequence[nn.Module]) -> bool:
         and (f.stride, f.padding, f.dilation, f.groups) == usual
         for f in filters
     )
-
-
-def _is_heard(layer: nn.Module) -> bool:
-    """Whether somebody listens to it, or changes what goes in or out."""
-    kinds = "_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks"
-    return any(getattr(layer, kind) for kind in kinds)
 
 
 class Answers(torch.autograd.Function):

@@ -1,6 +1,7 @@
 """Which engine suits a run: tiny models are stacked, convolutions go to a pool of processes, a GPU stacks all."""
 
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from multiprocessing import current_process
@@ -10,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from fedstrata import pooled
 from fedstrata.closed import compiles
 from fedstrata.descent import Federation, Steps, take_compiled_steps, take_steps
 from fedstrata.errors import SettingError
@@ -131,15 +133,22 @@ def suited(fed: Federation, engine: Engine, at: tuple[Tensor, Arrays], rounds: i
     task, x = fed.task, fed.clients.x
     rows = torch.linspace(0, len(x) - 1, min(len(x), TRIED)).long().to(x.device)  # of several clients
     some, targets = x[rows], fed.clients.y[rows]
-    images = x.device.type == "cpu" and x.dim() == 4 and convolves(task.train_mode)
-    tried = partial(task.takes_channels_last, *at, some)  # aside, as gradients taken here may spoil those of workers
+    looked_at = fed.recipe.select.size(len(fed.clients)) / len(fed.clients) * fed.training.epochs + 1  # and evaluated
+    passes = rounds * looked_at * len(x)
+
+    def right(trial: Callable[..., bool]) -> bool:
+        check = partial(trial, *at, some)
+        return aside(check) if engine == "pool" else check()  # gradients taken here may spoil those of workers
+
     with multiplying("float32"):
         folds = task.folds and (engine != "stacked" or task.folds_well(*at, some, targets))
-        last = images and (aside(tried) if engine == "pool" else tried())
-    looked_at = fed.recipe.select.size(len(fed.clients)) / len(fed.clients) * fed.training.epochs + 1  # and evaluated
-    work = rounds * looked_at * len(x) * task.layout.size
-    compiled = engine == "stacked" and fed.augment is None and compiles(task, x, fed.clients.y, work)
-    return replace(task, channels_last=last, folds=folds, compiled=compiled)
+        images = x.device.type == "cpu" and x.dim() == 4 and convolves(task.train_mode)
+        last = images and right(task.takes_channels_last)
+        pays = last and engine != "stacked" and pooled.pays(task.eval_mode, x, passes)
+        pools = pays and right(task.takes_pooled)
+    numbers = passes * task.layout.size
+    compiled = engine == "stacked" and fed.augment is None and compiles(task, x, fed.clients.y, numbers)
+    return replace(task, channels_last=last, folds=folds, pooled=pools, compiled=compiled)
 
 
 def _cluster(fed: Federation, sets: Sets, workers: int | None, address: str | None) -> Cluster:
