@@ -95,6 +95,45 @@ def test_bits_depend_neither_on_threads_nor_on_how_many_examples_are_made_at_a_t
         assert all(torch.equal(a, b) for a, b in zip(found[0], other, strict=True))
 
 
+def test_a_cache_line_is_the_same_for_both():
+    from fedstrata import windows
+
+    assert pooled.LINE == windows.LINE
+
+
+def second(f: Callable[..., Tensor], frozen: str) -> list[Tensor]:
+    """Gradients of a gradient; a frozen one is not among them."""
+    given = {"x": pictures(2, 3, 6, 6), "w": filters(4, 3, 3, 3), "b": torch.ones(4, dtype=torch.float64)}
+    free = [v.requires_grad_() for n, v in given.items() if n not in frozen]
+    first = torch.autograd.grad(f(*given.values()).relu().square().sum(), free, create_graph=True)
+    return list(torch.autograd.grad(torch.cat([v.flatten() for v in first]).square().sum(), free))
+
+
+@pytest.mark.parametrize("frozen", ["", "x", "w", "b", "xw", "xb", "wb"])
+def test_gradients_of_gradients_are_refused_or_right(frozen: str):
+    wanted = second(lambda x, w, b: F.max_pool2d(F.conv2d(x, w, b), 2), frozen)
+    try:
+        found = second(lambda x, w, b: PooledConvolution.apply(x, w, b, 2, (0, 0)), frozen)
+    except RuntimeError:
+        return
+    assert_alike(found, wanted, 1e-12)
+
+
+@pytest.mark.parametrize("frozen", ["", "x", "w", "b", "xw", "xb", "wb"])
+@pytest.mark.parametrize("kernel", [(3, 1), (1, 3), (3, 3)], ids=str)
+def test_what_is_frozen_has_no_gradient(frozen: str, kernel: tuple[int, int]):
+    """The kernel is laid out as torch does it by itself."""
+    plain_filters = filters(32, 16, *kernel).contiguous(memory_format=torch.contiguous_format)
+
+    def gradients(f: Callable[..., Tensor]) -> list[Tensor]:
+        given = {"x": pictures(2, 16, 6, 6), "w": plain_filters.clone(), "b": torch.ones(32, dtype=torch.float64)}
+        free = [v.requires_grad_() for n, v in given.items() if n not in frozen]
+        return list(torch.autograd.grad(f(*given.values()).square().sum(), free))
+
+    found = gradients(lambda x, w, b: PooledConvolution.apply(x, w, b, 2, (0, 0)))
+    assert_alike(found, gradients(lambda x, w, b: F.max_pool2d(F.conv2d(x, w, b), 2)), 1e-12)
+
+
 def network() -> nn.Sequential:
     """Both orders of ReLU and pooling; what follows the second convolution is no pooling of its own."""
     torch.manual_seed(0)
@@ -155,6 +194,8 @@ CHANGES: dict[str, Callable[[nn.Sequential], Any]] = {
     "padded pooling": replaced(1, nn.MaxPool2d(2, padding=1)),
     "dilated pooling": replaced(1, nn.MaxPool2d(2, dilation=2)),
     "average": replaced(1, nn.AvgPool2d(2)),
+    "large windows": replaced(1, nn.MaxPool2d(5)),
+    "a side of another kind": replaced(1, nn.MaxPool2d(np.int64(2))),  # pyright: ignore[reportArgumentType]
     "another ReLU": replaced(1, nn.LeakyReLU()),
 }
 """Layers that do something else than what is done at once."""
@@ -169,6 +210,20 @@ def test_layers_that_somebody_changed_are_called_as_they_are(change: str, calls:
     with pooling(True):
         assert torch.equal(made(x), wanted)
     assert not calls
+
+
+def test_what_follows_may_change_its_input_in_place(calls: list[Any]):
+    x, ours = pictures(4, 3, 18, 18), network()
+    wanted = of_model(ours, x)
+    ours[2] = ours[4] = nn.ReLU(inplace=True)
+    with pooling(True):
+        assert_alike(of_model(heed_pools(ours), x), wanted, 1e-12)
+    assert len(calls) == 2
+
+
+def test_a_sequence_takes_its_input_by_name_too():
+    x, made = pictures(4, 3, 18, 18), network()
+    assert torch.equal(made(input=x), heed_pools(network())(input=x))
 
 
 @pytest.mark.parametrize("i", [0, 1])
@@ -256,6 +311,19 @@ def test_it_is_used_in_runs_that_are_long_enough(monkeypatch: pytest.MonkeyPatch
     assert not task_for(99, made=model("resnet20", (3, 18, 18), 3).double()).pooled  # pools nothing of that kind
     monkeypatch.setattr(pooled, "loops", lambda: None)  # without numba
     assert not task_for(3).pooled
+
+
+class Noisy(nn.Sequential):
+    """Draws from torch's own generator."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        return super().forward(input + torch.randn_like(input))
+
+
+def test_to_ask_whether_it_pays_draws_nothing():
+    made, before = Noisy(network()), torch.get_rng_state()
+    assert not pooled.pays(made, pictures(1, 3, 18, 18), 1)
+    assert torch.equal(torch.get_rng_state(), before)
 
 
 def test_a_model_that_would_come_out_wrong_is_left_to_torch(monkeypatch: pytest.MonkeyPatch):

@@ -18,6 +18,7 @@ from torch.nn import functional as F
 
 from fedstrata.bind import is_heard
 from fedstrata.products import wrapped
+from fedstrata.rng import seeded
 from fedstrata.threads import allowed, pieces, spread
 
 PAYS = 3e10
@@ -27,10 +28,13 @@ CACHED = 1 << 21
 """Bytes of answers that are made before they are pooled."""
 
 LINE = 64
-"""Bytes that are added up at once; `windows` sees runs of them."""
+"""Bytes of a cache line, in which `windows` adds up."""
 
 LONGEST = 12 if torch.backends.cpu.get_cpu_capability() == "AVX512" else 6
 """Lines whose sums stay in registers."""
+
+WIDEST = 4
+"""Side of the largest windows: each of their spots is compiled by itself."""
 
 _ON: ContextVar[bool] = ContextVar("on", default=False)
 
@@ -55,7 +59,8 @@ def heed_pools(model: nn.Module) -> nn.Module:
 
 def pays(model: nn.Module, x: Tensor, passes: float) -> bool:
     """Whether so many passes over an example have enough of such convolutions, and the loops are there."""
-    return passes * _multiplications(model, x[:1]) >= PAYS and loops() is not None
+    found = any(any(_taken(s)) for s in _sequences(model))
+    return found and passes * _multiplications(model, x[:1]) >= PAYS and loops() is not None
 
 
 @cache
@@ -79,21 +84,25 @@ class Kept(NamedTuple):
 
 
 class PooledConvolution(torch.autograd.Function):
-    """x [B, I, H, W], weight [C, I, k, l], bias [C] -> [B, C, h, w], all with channels last."""
+    """x [B, I, H, W], weight [C, I, k, l], bias [C] -> [B, C, h, w], all with channels last.
+
+    Where a gradient is infinite, numbers beside those that torch gives may be NaN too.
+    """
 
     @staticmethod
     def forward(
         ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, side: int, padding: tuple[int, int]
     ) -> Tensor:
         height, width = (n + 2 * p - k + 1 for n, p, k in zip(x.shape[2:], padding, weight.shape[2:], strict=True))
-        best = x.new_empty(len(x), height // side, width // side, len(weight))
+        out = x.new_empty(len(x), len(weight), height // side, width // side).to(memory_format=torch.channels_last)
+        best = out.permute(0, 2, 3, 1)
         place = torch.empty_like(best, dtype=torch.int32)
         some = max(1, allowed() * CACHED // (height * width * len(weight) * x.element_size()))
         for v, *into in zip(x.split(some), best.split(some), place.split(some), strict=True):
             _pool(F.conv2d(v, weight, bias, 1, padding), side, *into)
         ctx.save_for_backward(x, weight, place)
         ctx.kept = Kept(side, padding, width)
-        return best.permute(0, 3, 1, 2)
+        return out
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> tuple[Any, ...]:
@@ -120,7 +129,7 @@ def _to_inputs(g: Tensor, place: Tensor, x: Tensor, weight: Tensor, kept: Kept) 
     rows = weight.permute(0, 2, 3, 1).flatten(2)  # [C, k, l I]
     size, length, wide = height * width * channels, *_lines(rows)
     dx = g.new_zeros(count, size + length - rows.shape[2])
-    filters = F.pad(rows, (0, length - rows.shape[2])).numpy()
+    filters = F.pad(rows, (0, length - rows.shape[2])).contiguous().numpy()
     given = g.numpy(), place.numpy(), kept.across, kept.side, filters, width, channels, wide, dx.numpy()
     spread(lambda piece: loops().to_inputs(*given, *piece), pieces(count, allowed()), allowed())
     made = dx[:, :size].view(count, height, width, channels)[:, down : height - down, right : width - right]
@@ -130,20 +139,22 @@ def _to_inputs(g: Tensor, place: Tensor, x: Tensor, weight: Tensor, kept: Kept) 
 def _to_filters(g: Tensor, place: Tensor, x: Tensor, weight: Tensor, kept: Kept) -> Tensor:
     (filters, channels, tall, broad), (down, right) = weight.shape, kept.padding
     seen = F.pad(x.permute(0, 2, 3, 1), (0, 0, right, right, down, down)) if down or right else x.permute(0, 2, 3, 1)
-    width, lanes = seen.shape[2], LINE // g.element_size()
+    count, height, width, _ = seen.shape
     length, wide = _lines(weight.permute(0, 2, 3, 1).flatten(2))
-    if below := length == lanes and tall <= LONGEST:  # a row of the filter is a line: all of them at once
-        wide = (0,) * tall
-    dw = g.new_zeros(filters, tall, length)
-    across = seen[0].numel()
-    flat = torch.cat([seen.flatten(), seen.new_zeros(length)]) if length > broad * channels else seen.flatten()
-    pictures = flat[: len(seen) * across].view(len(seen), across)
-    begin = _begins(seen.shape[1] - tall + 1, kept.across, width, channels)
-    given = *(v.numpy() for v in (g, place)), begin, pictures.numpy()
-    lines = (width * channels, wide, dw.view(filters, 1, -1)) if below else (lanes, wide, dw)
-    how = *given, width * channels, *lines[:2], lines[2].numpy()
-    spread(lambda piece: loops().to_filters(*how, *piece), pieces(filters, allowed()), allowed())
-    return dw[..., : broad * channels].unflatten(2, (broad, channels)).permute(0, 3, 1, 2)
+    of_rows = g.new_zeros(filters, tall, length)
+    apart, made = LINE // g.element_size(), of_rows
+    if length == apart and tall <= LONGEST:  # a line holds a row of the filter: all of them at once
+        apart, made, wide = width * channels, of_rows.view(filters, 1, -1), (0,) * tall
+    begin = _begins(height - tall + 1, kept.across, width, channels)
+    pictures = _with_rest(seen.reshape(count, -1), length - broad * channels)
+    given = g.numpy(), place.numpy(), begin, pictures.numpy(), width * channels, apart, wide, made.numpy()
+    spread(lambda piece: loops().to_filters(*given, *piece), pieces(filters, allowed()), allowed())
+    return of_rows[..., : broad * channels].unflatten(2, (broad, channels)).permute(0, 3, 1, 2)
+
+
+def _with_rest(x: Tensor, more: int) -> Tensor:
+    """The same [B, n], with so many zeros behind it in memory: a last line may reach beyond the last picture."""
+    return torch.cat([x.flatten(), x.new_zeros(more)])[: x.numel()].view(x.shape) if more else x
 
 
 @lru_cache
@@ -175,7 +186,7 @@ def _multiplications(model: nn.Module, x: Tensor) -> int:
     pooled = [layer for s in _sequences(model) for layer, taken in zip(s, _taken(s), strict=True) if taken]
     hooks = [layer.register_forward_hook(count) for layer in pooled]
     try:
-        with torch.no_grad():
+        with torch.no_grad(), seeded(0, x.device):  # some models draw
             model(x)
     finally:
         for hook in hooks:
@@ -183,9 +194,9 @@ def _multiplications(model: nn.Module, x: Tensor) -> int:
     return sum(seen)
 
 
-def _forward(self: nn.Sequential, taken: Sequence[int], x: Tensor) -> Tensor:
+def _forward(self: nn.Sequential, taken: Sequence[int], input: Tensor) -> Tensor:
     """As torch's, but for convolutions that are pooled next, or after a ReLU, which commutes with a maximum."""
-    layers, i, on = list[Any](self), 0, _ON.get()
+    x, layers, i, on = input, list[Any](self), 0, _ON.get()
     while i < len(layers):
         some = layers[i : i + taken[i]] if on else []
         if some and not any(map(is_heard, some)) and _fits(x, some[0], _side(some[-1])):
@@ -214,20 +225,21 @@ def _filters(layer: nn.Module) -> bool:
     if type(layer) is not nn.Conv2d or layer._parameters.keys() != {"weight", "bias"} or layer._buffers:
         return False  # pruned, say
     usual = (layer.stride, layer.dilation, layer.groups, layer.padding_mode) == ((1, 1), (1, 1), 1, "zeros")
-    return usual and not isinstance(layer.padding, str)
+    return usual and all(type(p) is int for p in layer.padding)  # and no name
 
 
 def _pools(layer: nn.Module) -> bool:
-    """Whether it takes the largest of squares that lie side by side."""
-    if type(layer) is not nn.MaxPool2d or layer.ceil_mode or layer.return_indices or not _side(layer):
+    """Whether it takes the largest of small squares that lie side by side."""
+    if type(layer) is not nn.MaxPool2d or layer.ceil_mode or layer.return_indices:
         return False
-    return layer.stride == layer.kernel_size and layer.padding in (0, (0, 0)) and layer.dilation in (1, (1, 1))
+    beside = layer.stride == layer.kernel_size and layer.padding in (0, (0, 0)) and layer.dilation in (1, (1, 1))
+    return beside and 1 <= _side(layer) <= WIDEST
 
 
 def _side(pool: nn.MaxPool2d) -> int:
     """Of its windows; 0 if they are no squares."""
-    size = pool.kernel_size
-    return size if isinstance(size, int) else size[0] if len(set(size)) == 1 else 0
+    tall, broad = pool.kernel_size if isinstance(pool.kernel_size, tuple) else (pool.kernel_size,) * 2
+    return tall if type(tall) is type(broad) is int and tall == broad else 0
 
 
 def _fits(x: Tensor, filters: nn.Conv2d, side: int) -> bool:

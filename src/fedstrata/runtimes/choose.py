@@ -144,8 +144,8 @@ def suited(fed: Federation, engine: Engine, at: tuple[Tensor, Arrays], rounds: i
         folds = task.folds and (engine != "stacked" or task.folds_well(*at, some, targets))
         images = x.device.type == "cpu" and x.dim() == 4 and convolves(task.train_mode)
         last = images and right(task.takes_channels_last)
-        pays = last and engine != "stacked" and pooled.pays(task.eval_mode, x, passes)
-        pools = pays and right(task.takes_pooled)
+        worth = last and engine != "stacked" and pooled.pays(task.eval_mode, x, passes)
+        pools = worth and right(task.takes_pooled)
     numbers = passes * task.layout.size
     compiled = engine == "stacked" and fed.augment is None and compiles(task, x, fed.clients.y, numbers)
     return replace(task, channels_last=last, folds=folds, pooled=pools, compiled=compiled)
