@@ -94,7 +94,8 @@ class PooledConvolution(torch.autograd.Function):
         ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, side: int, padding: tuple[int, int]
     ) -> Tensor:
         height, width = (n + 2 * p - k + 1 for n, p, k in zip(x.shape[2:], padding, weight.shape[2:], strict=True))
-        out = x.new_empty(len(x), len(weight), height // side, width // side).to(memory_format=torch.channels_last)
+        size = len(x), len(weight), height // side, width // side
+        out = torch.empty(size, dtype=x.dtype, memory_format=torch.channels_last)
         best = out.permute(0, 2, 3, 1)
         place = torch.empty_like(best, dtype=torch.int32)
         some = max(1, allowed() * CACHED // (height * width * len(weight) * x.element_size()))
