@@ -30,7 +30,6 @@ ORDER = """
 fedlws-table1-fashion --columns "alpha 0.1"
 fedlws-table11
 fedlws-table1-fashion --columns "alpha 0.5"
-fedlws-table2
 fedlws-table10 --seeds 1 --columns "alpha 0.1"
 fedlws-table4 --seeds 1 --columns "alpha 0.1"
 fedlws-table1-fashion --columns "alpha 100"
