@@ -27,8 +27,9 @@ from fedstrata.data.store import root
 from fedstrata.reproduce import plan, read
 
 ORDER = """
+fedlws-table11 --columns "alpha 0.1"
+fedlws-table11 --columns "alpha 100"
 fedlws-table1-fashion --columns "alpha 0.1"
-fedlws-table11
 fedlws-table1-fashion --columns "alpha 0.5"
 fedlws-table10 --seeds 1 --columns "alpha 0.1"
 fedlws-table4 --seeds 1 --columns "alpha 0.1"
