@@ -1,5 +1,6 @@
 """A step that is replayed: how often it runs as it is, and that a graph takes over from the second time on."""
 
+import gc
 from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
@@ -8,7 +9,7 @@ import pytest
 import torch
 
 from fedstrata import capture
-from fedstrata.capture import Replayed
+from fedstrata.capture import Replayed, captured
 
 
 def test_on_a_cpu_it_is_the_step_itself():
@@ -36,3 +37,22 @@ def test_on_a_gpu_a_graph_takes_over_where_one_can_be_had(can, monkeypatch):
         again()
     rest = "replayed" if can else "ran"
     assert did == ["ran", "captured", rest, rest, rest]
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_capture_keeps_rubbish_where_it_is_and_does_not_look_through_all_memory_for_it(fails, monkeypatch):
+    collected, enabled = list[int](), list[bool]()
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", SimpleNamespace)
+    monkeypatch.setattr(torch.cuda, "graph", lambda *_, **__: nullcontext())
+    monkeypatch.setattr(gc, "callbacks", [lambda _, info: collected.append(info["generation"])])
+
+    def run() -> None:
+        enabled.append(gc.isenabled())
+        if fails:
+            raise RuntimeError("operation not permitted when stream is capturing")
+
+    stream: Any = None
+    assert (captured(run, stream) is None) == fails
+    assert enabled == [False]
+    assert gc.isenabled()
+    assert not {2} & set(collected)

@@ -6,6 +6,7 @@ for different numbers of clients, because cuDNN tries its algorithms for each. A
 at once, so that what the rounded-up steps do to its place does not matter.
 """
 
+import gc
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -96,6 +97,7 @@ class Captured:
         self.pool = torch.cuda.graph_pool_handle()
         self.desk: Desk | None = None
         self.plate: Plate | None = None
+        gc.collect()  # what runs before left on the device in circles, once: it is no matter of each capture
 
     def __call__(self, desk: Desk, feed: Feed) -> None:
         """All local steps; what the desk has is changed in place."""
