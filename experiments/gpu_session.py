@@ -27,21 +27,25 @@ from fedstrata.data.store import root
 from fedstrata.reproduce import plan, read
 
 ORDER = """
-fedlws-table11 --columns "alpha 0.1"
-fedlws-table11 --columns "alpha 100"
+fedlws-table10 --seeds 1
+fedlws-table4 --seeds 1 --rows model-wise
+fedlws-table1-cifar10 --seeds 1 --rows FedDisco --rows L-DAWA --columns "alpha 0.1" --columns "alpha 100"
 fedlws-table1-fashion --columns "alpha 0.1"
+fedlws-table1-cifar10 --seeds 1 --rows FedProx --columns "alpha 0.1" --columns "alpha 100"
+fedlws-table1-cifar10 --seeds 1 --rows FedDyn --columns "alpha 0.1" --columns "alpha 100"
 fedlws-table1-fashion --columns "alpha 0.5"
-fedlws-table10 --seeds 1 --columns "alpha 0.1"
-fedlws-table4 --seeds 1 --columns "alpha 0.1"
 fedlws-table1-fashion --columns "alpha 100"
-fedlws-table10 --seeds 1 --columns "alpha 100"
-fedlws-table4 --seeds 1 --columns "alpha 100"
-fedlws-table1-cifar10 --seeds 1
-fedlws-figure1
 fedlws-figure6
 fedlws-figure4
 fedlws-figure3
 fedlws-table12
+fedlws-table8
+fedlws-table4 --seeds 1
+fedlws-table1-cifar10 --seeds 1
+fedlws-table5 --seeds 1
+fedlws-table6 --seeds 1
+fedlws-table7 --seeds 1
+fedpbs-cifar10 --seeds 1
 """
 """What is to be made first, as words of `fedstrata reproduce`; a process each, with runs whose clients do the same."""
 
