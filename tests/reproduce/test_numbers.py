@@ -3,6 +3,7 @@
 from dataclasses import replace
 from pathlib import Path
 from time import process_time
+from typing import Any
 
 import numpy as np
 import pytest
@@ -87,7 +88,7 @@ def test_the_best_factor_is_where_the_loss_is_least():
     check_part(BestShrink(tries=3))
 
 
-def test_the_ratio_follows_from_the_best_factor(tmp_path):
+def test_the_ratio_follows_from_the_best_factor(tmp_path, monkeypatch):
     text = """
 [extract]
 gamma = { note = "gamma" }
@@ -121,6 +122,25 @@ rows = ["r", "tau"]
     assert finding.published == 0.86
     assert judge(table, found[:2])[0].verdict == "not run"  # two columns say nothing
     assert draw(table, found, tmp_path / "x.png") is not None
+    long = replace(table, title="a title, " * 20)
+    assert _is_inside(monkeypatch, lambda: draw(long, found, tmp_path / "x.png"))
+
+
+def _is_inside(monkeypatch, run):
+    """Whether all titles of the picture that this draws are within it."""
+    from matplotlib.figure import Figure
+
+    inside: list[bool] = []
+    save = Figure.savefig
+
+    def saved(figure: Figure, *args: Any, **how: Any) -> None:
+        save(figure, *args, **how)
+        boxes = [axis.title.get_window_extent() for axis in figure.axes]
+        inside.extend(figure.bbox.x0 <= b.x0 and b.x1 <= figure.bbox.x1 for b in boxes)
+
+    monkeypatch.setattr(Figure, "savefig", saved)
+    run()
+    return bool(inside) and all(inside)
 
 
 def test_times_of_aggregation_are_told_beside_the_first_row(tmp_path):

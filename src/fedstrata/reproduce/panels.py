@@ -8,6 +8,7 @@ kind = "matrix"       # a value that is a matrix, of the first seed: value = "da
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from textwrap import fill
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,9 @@ from fedstrata.reproduce.verdict import numbers
 
 Panel = Mapping[str, Any]
 
+WIDE = 60
+"""Letters of a title that a panel has room for in one line."""
+
 
 def draw_panels(made: Reproduction, results: Sequence[Result], path: Path) -> Path:
     """All panels of a reproduction that has results."""
@@ -27,7 +31,7 @@ def draw_panels(made: Reproduction, results: Sequence[Result], path: Path) -> Pa
     axes = figure.subplots(1, len(made.panels), squeeze=False)[0]
     for axis, panel in zip(axes, made.panels, strict=True):
         DRAWN[panel["kind"]](axis, panel, made, results)
-        axis.set_title(panel.get("title", made.title), fontsize=9)
+        axis.set_title(fill(panel.get("title", made.title), WIDE), fontsize=9)
     figure.savefig(path, dpi=90)
     return path
 
