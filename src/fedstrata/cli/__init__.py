@@ -79,7 +79,8 @@ def main(args: list[str] | None = None) -> None:
         _stop("stopped; what was finished is in the run folder", STOPPED)
     except Exception as e:
         if said := getattr(e, "format_message", None):  # click's own, which newer typers carry within themselves
-            _stop(f"{said()} Try {_asked(e)} --help." if said().strip() else "")  # of no words at all help was shown
+            words = said().strip().rstrip(".")  # none where help was shown
+            _stop(_with_advice(e, words) if words else "")
         if os.environ.get("FEDSTRATA_DEBUG"):
             raise
         _stop(f"{type(e).__name__}: {e} (set FEDSTRATA_DEBUG=1 to see where)")
@@ -95,6 +96,16 @@ def _asked(error: Exception) -> str:
     while at is not None and at.parent is not None:
         words, at = [at.info_name, *words], at.parent
     return " ".join(["fedstrata", *words])
+
+
+def _with_advice(error: Exception, words: str) -> str:
+    """What click found fault with, and what to do about it."""
+    helped, option, at = f"{_asked(error)} --help", getattr(error, "option_name", None), getattr(error, "ctx", None)
+    if option and at is not None and any("--set" in p.opts for p in at.command.params):
+        name, guesses = option.strip("-").replace("-", "_"), " or ".join(getattr(error, "possibilities", None) or [])
+        said = f"No such option: {option}" + f" (did you mean {guesses}?)" * bool(guesses)
+        return f"{said}; if that is a setting, write --set {name}=VALUE, else try {helped}"
+    return f"{words} Try {helped}" if words.endswith("?") else f"{words}; try {helped}"
 
 
 def _stop(sentence: str, code: int = 2) -> None:
