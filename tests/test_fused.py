@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from fedstrata import fused
+from fedstrata.loops import working
 
 SERVE = """
 import torch, fedstrata as fs
@@ -65,12 +66,12 @@ def test_a_numba_that_does_not_work_is_said_and_done_without(monkeypatch: pytest
         raise ValueError("no such instruction")
 
     monkeypatch.setattr(kernels, "try_out", broken)
-    fused.kernels.cache_clear()
+    working.cache_clear()
     try:
         with pytest.warns(RuntimeWarning, match="numba does not work here"):
             assert not fused.fits(torch.zeros(2, fused.SMALLEST), torch.zeros(fused.SMALLEST))
     finally:
-        fused.kernels.cache_clear()
+        working.cache_clear()
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")

@@ -3,7 +3,7 @@
 With numba (`logistic.py`) they come straight from the data, nothing is gathered, and scores take one pass over it.
 """
 
-from functools import cache
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from fedstrata.fused import plain
 from fedstrata.layout import Arrays
+from fedstrata.loops import working
 from fedstrata.task import Task, accuracy, cross_entropy
 from fedstrata.threads import allowed, pieces, spread
 
@@ -24,17 +25,8 @@ Array = np.ndarray[Any, Any]
 PAYS = 3e9
 """Multiplications from which on it pays to import numba: half a second."""
 
-
-@cache
-def kernels() -> Any:
-    """The compiled loops; None where numba is missing or does not work."""
-    try:
-        from fedstrata import logistic
-
-        logistic.try_out()
-    except Exception:  # whatever a numba of another version may raise: torch does the same
-        return None
-    return logistic
+kernels = partial(working, "logistic")
+"""The compiled loops, if they are there."""
 
 
 def is_logistic(task: Task) -> bool:

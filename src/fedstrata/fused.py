@@ -4,10 +4,9 @@ numba is optional (`pip install fedstrata[fast]`): without it, on an accelerator
 float64 and for small matrices, torch does the same in more passes.
 """
 
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import cache
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -18,6 +17,7 @@ from torch import Tensor
 
 from fedstrata import memory
 from fedstrata.layout import Layout
+from fedstrata.loops import working
 from fedstrata.threads import allowed, spread
 
 Array = NDArray[Any]
@@ -38,21 +38,8 @@ that has begun, 50 until this one knows of its end, and more where torch's threa
 LOOKS = 3
 """Times that a number takes longer in a pass that looks at it several times than in one that mixes."""
 
-
-@cache
-def kernels() -> Any:
-    """The compiled loops; None where numba is missing or does not work."""
-    try:
-        from fedstrata import kernels
-    except ImportError:
-        return None
-    try:
-        kernels.try_out()
-    except Exception as e:  # whatever a numba of another version, or a broken cache, may raise
-        why = (str(e) or type(e).__name__).splitlines()[0]
-        warnings.warn(f"numba does not work here ({why}), so the server is slower", RuntimeWarning, stacklevel=2)
-        return None
-    return kernels
+kernels = partial(working, "kernels")
+"""The compiled loops, if they are there."""
 
 
 def fits(delta: Tensor, old: Tensor) -> bool:

@@ -8,7 +8,7 @@ the convolution of some examples is pooled before the next ones are looked at, w
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from functools import cache, lru_cache, partial
+from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fedstrata.bind import is_heard
+from fedstrata.loops import working
 from fedstrata.products import wrapped
 from fedstrata.rng import seeded
 from fedstrata.threads import allowed, pieces, spread
@@ -35,6 +36,9 @@ LONGEST = 12 if torch.backends.cpu.get_cpu_capability() == "AVX512" else 6
 
 WIDEST = 4
 """Side of the largest windows: each of their spots is compiled by itself."""
+
+loops = partial(working, "windows")
+"""The compiled loops, if they are there."""
 
 _ON: ContextVar[bool] = ContextVar("on", default=False)
 
@@ -61,18 +65,6 @@ def pays(model: nn.Module, x: Tensor, passes: float) -> bool:
     """Whether so many passes over an example have enough of such convolutions, and the loops are there."""
     found = any(any(_taken(s)) for s in _sequences(model))
     return found and passes * _multiplications(model, x[:1]) >= PAYS and loops() is not None
-
-
-@cache
-def loops() -> Any:
-    """The compiled loops; None where numba is missing or does not work."""
-    try:
-        from fedstrata import windows
-
-        windows.try_out()
-    except Exception:  # whatever a numba of another version may raise: torch does the same
-        return None
-    return windows
 
 
 class Kept(NamedTuple):

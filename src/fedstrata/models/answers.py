@@ -6,7 +6,7 @@ has a gradient, so that the way back needs none of the others: a step takes a qu
 """
 
 from collections.abc import Sequence
-from functools import cache
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,10 +16,14 @@ from torch.nn import functional as F
 
 from fedstrata.bind import is_heard
 from fedstrata.fused import plain
+from fedstrata.loops import working
 from fedstrata.products import product, wrapped
 
 PAYS = 4096
 """Numbers of all filters at one of their places from which on it pays to import numba, half a second."""
+
+loops = partial(working, "models.words")
+"""The compiled loops, if they are there."""
 
 
 def fits(words: Tensor, embedding: Any, answers: Any) -> bool:
@@ -86,15 +90,3 @@ class Answers(torch.autograd.Function):
             of_table,
             *(v.unflatten(0, (w, count)).permute(1, 2, 0) for v, w in zip(each, widths, strict=True)),
         )
-
-
-@cache
-def loops() -> Any:
-    """The compiled loops; None where numba is missing or does not work."""
-    try:
-        from fedstrata.models import words
-
-        words.try_out()
-    except Exception:  # whatever a numba of another version may raise: torch does the same
-        return None
-    return words
