@@ -47,7 +47,7 @@ def answers(
     else:
         down, right = pixel // broad * SH - PH, pixel % broad * SW - PW
     x += here
-    filters += k * T * U * Q * R
+    filters += k.to(tl.int64) * (T * U * Q * R)
     total = tl.zeros((BLOCK_Q, BLOCK_M), tl.float32)
     for step in range(T * U * tl.cdiv(R, BLOCK_R)):
         tap, some = step // tl.cdiv(R, BLOCK_R), step % tl.cdiv(R, BLOCK_R) * BLOCK_R + r
@@ -104,7 +104,8 @@ def of_filters(
         met = h.to(tl.uint32) < height
         if PW > 0:
             met = met & ((right[None, :] + j[:, None]).to(tl.uint32) < width)
-        b = tl.load(x + (beyond * C * plane + down * width + right)[None, :] + shift[:, None], met, 0.0)
+        at = (beyond * C * plane + down * width + right)[None, :] + shift[:, None]
+        b = tl.load(x + at, met, 0.0)
         if BIAS:
             b = tl.where((r == length - 1)[:, None], 1.0, b).to(b.dtype)
         at = (beyond * Q * pixels + pixel)[None, :] + q[:, None] * pixels
@@ -124,6 +125,9 @@ class Tile(NamedTuple):
 
 TILES = {"answers": Tile(), "of_filters": Tile(64, 8)}
 """Of the two loops; tried out by `convolutions`."""
+
+FAR_OFF = 1 << 30
+"""Numbers between the first and the last picture that a program looks at: places are counted in 32 bits."""
 
 PROGRAMS = 132 * 8
 """About as many as an H200 has going at once."""
@@ -194,7 +198,8 @@ def _of_filters(
     length, count = c * t * u + has_bias, n // clients * size[0] * size[1]
     block_o, block_r = _block(o, 64), _block(length, 128)
     tiles = triton.cdiv(length, block_r) * triton.cdiv(o, block_o) * clients
-    pieces = max(1, min(PROGRAMS // tiles, count // (4 * tile.pixels)))
+    fewest = max(x.numel(), g.numel()) // FAR_OFF + 1
+    pieces = max(fewest, min(PROGRAMS // tiles, count // (4 * tile.pixels)))
     piece = triton.cdiv(triton.cdiv(count, pieces), tile.pixels) * tile.pixels
     parts = x.new_empty(triton.cdiv(count, piece), clients, o, length, dtype=torch.float32)
     of_filters[(tiles * len(parts),)](
