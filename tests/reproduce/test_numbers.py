@@ -14,6 +14,7 @@ from fedstrata.reproduce.best import least
 from fedstrata.reproduce.distances import compared, data_distances, dealt
 from fedstrata.reproduce.extract import extracted
 from fedstrata.reproduce.figure import draw
+from fedstrata.reproduce.words import caption
 from fedstrata.testing import check_part
 
 HEAD = """
@@ -122,6 +123,8 @@ rows = ["r", "tau"]
     assert finding.published == 0.86
     assert judge(table, found[:2])[0].verdict == "not run"  # two columns say nothing
     assert draw(table, found, tmp_path / "x.png") is not None
+    assert caption(table) == "Ours (seeds)."  # its rows are of different kinds, and say which
+    assert caption(table, "best") == "Ours (seeds): accuracy of the best round, %."
     long = replace(table, title="a title, " * 20)
     assert _is_inside(monkeypatch, lambda: draw(long, found, tmp_path / "x.png"))
 

@@ -40,9 +40,10 @@ def table(made: Reproduction, results: Sequence[Result], metric: str | None = No
 
 def caption(made: Reproduction, metric: str | None = None) -> str:
     """What the numbers of the table are."""
-    said = title(metric or made.metric, made.target)
+    alike = metric is not None or {made.metric_of(row) for row in made.rows} == {made.metric}  # or the rows say it
+    said = f": {title(metric or made.metric, made.target)}" if alike else ""
     any_printed = metric is None and any(c.published is not None for c in made.cells)
-    return f"{'Published / ours' if any_printed else 'Ours'} (seeds): {said}."
+    return f"{'Published / ours' if any_printed else 'Ours'} (seeds){said}."
 
 
 def findings_table(findings: Sequence[Finding]) -> str:
@@ -66,7 +67,7 @@ def made_on(made: Reproduction, results: Sequence[Result]) -> str:
         length = f"{r.rounds} rounds " if r.rounds else ""
         columns.setdefault(f"{length}on {_machine(r)}", {})[r.column] = None
     seconds = sum(float(r.made.get("seconds", 0)) for r in runs)
-    every = f"{counted(made, results)} runs"
+    every = f"{counted(made, results)} runs".capitalize()
     alone = len(columns) == 1
     said = "; ".join(how if alone else f"{how} ({', '.join(cs)})" for how, cs in columns.items())
     return f"{every}, {'each ' if len(runs) > 1 else ''}{said}; {seconds / 60:.0f} minutes in all."
