@@ -9,12 +9,15 @@ import numpy as np
 import pytest
 
 from fedstrata.errors import DataError
+from fedstrata.lab.stats import interval
 from fedstrata.reproduce import BestShrink, judge, read, reproduce, results_of
 from fedstrata.reproduce.best import least
 from fedstrata.reproduce.distances import compared, data_distances, dealt
 from fedstrata.reproduce.extract import extracted
 from fedstrata.reproduce.figure import draw
-from fedstrata.reproduce.words import caption
+from fedstrata.reproduce.plan import Claim
+from fedstrata.reproduce.verdict import Finding
+from fedstrata.reproduce.words import caption, findings_table
 from fedstrata.testing import check_part
 
 HEAD = """
@@ -127,6 +130,16 @@ rows = ["r", "tau"]
     assert caption(table, "best") == "Ours (seeds): accuracy of the best round, %."
     long = replace(table, title="a title, " * 20)
     assert _is_inside(monkeypatch, lambda: draw(long, found, tmp_path / "x.png"))
+
+
+@pytest.mark.parametrize(
+    ("number", "said"),
+    [(-0.004, "-0.004"), (-3e-15, "+0.00"), (6e-5, "+0.00006"), (-0.0149, "-0.01"), (1.236, "+1.24")],
+)
+def test_small_differences_keep_a_digit(number, said):
+    claim = Claim("a helps", "a", over="b")
+    finding = Finding(claim, "", "not reproduced", interval([number, number]), None, 2)
+    assert f"| {said} ± 0.00 (2) |" in findings_table([finding])
 
 
 def _is_inside(monkeypatch, run):

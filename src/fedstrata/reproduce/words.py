@@ -2,6 +2,8 @@
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from fedstrata.lab.stats import Interval, interval
 from fedstrata.reproduce.metrics import title
 from fedstrata.reproduce.plan import Reproduction
@@ -98,6 +100,16 @@ def _short(number: float) -> str:
 
 
 def _ours(found: Interval, count: int, signed: bool = False) -> str:
-    mean = f"{found.mean:+.2f}" if signed else (f"{found.mean:.3g}" if abs(found.mean) < 1 else f"{found.mean:.2f}")
-    half = "" if found.low is None else f" ± {found.mean - found.low:.2f}"
+    short = f"{found.mean:.3g}" if abs(found.mean) < 1 else f"{found.mean:.2f}"
+    mean = _rounded(found.mean, sign=True) if signed else short
+    half = "" if found.low is None else f" ± {_rounded(found.mean - found.low)}"
     return f"{mean}{half} ({count})"
+
+
+def _rounded(number: float, sign: bool = False) -> str:
+    """To hundredths; a smaller number to its first digit, and what is nothing but rounding to zero."""
+    if abs(number) < 1e-9:
+        number = 0.0
+    if number and abs(number) < 0.01:
+        return np.format_float_positional(number, 1, fractional=False, trim="-", sign=sign)
+    return f"{number:{'+' if sign else ''}.2f}"
