@@ -49,17 +49,17 @@ def assert_alike(found: list[Tensor], wanted: list[Tensor], tolerance: float) ->
         torch.testing.assert_close(a, b, rtol=0, atol=tolerance * max(1.0, float(b.detach().abs().max())))
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@given(
-    count=st.integers(1, 4), channels=st.integers(1, 20), made=st.integers(1, 20), tall=st.integers(1, 4),
-    broad=st.integers(1, 4), side=st.integers(1, 3), padding=st.tuples(st.integers(0, 2), st.integers(0, 2)),
-    rest=st.tuples(st.integers(0, 4), st.integers(0, 4)), bias=st.booleans(), longest=st.integers(1, 12),
-)  # fmt: skip
-@settings(max_examples=60, deadline=None)
-def test_values_and_gradients_are_torchs(
+def shapes(channels: int, broad: int) -> st.SearchStrategy[dict[str, Any]]:
+    """Sizes of pictures and filters; each number of cache lines in a row of a filter is compiled by itself."""
+    few = {"count": 4, "channels": channels, "made": 20, "tall": 4, "broad": broad, "side": 3, "longest": 4}
+    pairs = {"padding": st.tuples(*[st.integers(0, 2)] * 2), "rest": st.tuples(*[st.integers(0, 4)] * 2)}
+    return st.fixed_dictionaries({n: st.integers(1, most) for n, most in few.items()} | pairs | {"bias": st.booleans()})
+
+
+def assert_torchs(
     dtype: torch.dtype, count: int, channels: int, made: int, tall: int, broad: int, side: int,
     padding: tuple[int, int], rest: tuple[int, int], bias: bool, longest: int,
-):  # fmt: skip
+) -> None:  # fmt: skip
     x = pictures(count, channels, tall + side - 1 + rest[0], broad + side - 1 + rest[1], dtype=dtype)
     parameters = [filters(made, channels, tall, broad, dtype=dtype)]
     parameters += [torch.linspace(-1, 1, made, dtype=dtype)] if bias else []
@@ -68,6 +68,21 @@ def test_values_and_gradients_are_torchs(
         found = outcome(lambda v, w, b=None: PooledConvolution.apply(v, w, b, side, padding), x, *parameters)
     wanted = outcome(lambda v, w, b=None: F.max_pool2d(F.conv2d(v, w, b, 1, padding), side), x, *parameters)
     assert_alike(found, wanted, DTYPES[dtype])
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@given(shape=shapes(channels=8, broad=3))
+@settings(max_examples=60, deadline=None)
+def test_values_and_gradients_are_torchs(dtype: torch.dtype, shape: dict[str, Any]):
+    assert_torchs(dtype, **shape)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@given(shape=shapes(channels=40, broad=4))
+@settings(max_examples=100, deadline=None)
+def test_so_they_are_of_filters_with_long_rows(dtype: torch.dtype, shape: dict[str, Any]):
+    assert_torchs(dtype, **shape)
 
 
 def test_of_equal_answers_the_first_has_the_gradient():
