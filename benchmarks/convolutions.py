@@ -69,19 +69,10 @@ Way = Callable[[Layer, Given], Tensor]
 """What it answers, [B K, O, H', W']."""
 
 
-def grouped(layer: Layer, given: Given) -> Tensor:
+def grouped(layer: Layer, given: Given, form: torch.memory_format = torch.contiguous_format) -> Tensor:
     """One convolution in groups, as `fold` has it."""
     x, weight, bias = given
-    side = x.reshape(-1, len(weight) * layer.channels, *x.shape[2:])
-    flat = None if bias is None else bias.flatten()
-    out = F.conv2d(side, weight.flatten(0, 1), flat, layer.stride, layer.padding, 1, len(weight))
-    return out.reshape(-1, layer.filters, *out.shape[2:])
-
-
-def channels_last(layer: Layer, given: Given) -> Tensor:
-    """The same with channels last."""
-    x, weight, bias = given
-    side = x.reshape(-1, len(weight) * layer.channels, *x.shape[2:]).contiguous(memory_format=torch.channels_last)
+    side = x.reshape(-1, len(weight) * layer.channels, *x.shape[2:]).contiguous(memory_format=form)
     flat = None if bias is None else bias.flatten()
     out = F.conv2d(side, weight.flatten(0, 1), flat, layer.stride, layer.padding, 1, len(weight))
     return out.reshape(-1, layer.filters, *out.shape[2:])
@@ -97,7 +88,12 @@ def tiled(layer: Layer, given: Given) -> Tensor:
     return tiles.tiled_conv(*given, *layer.how)
 
 
-WAYS: dict[str, Way] = {"grouped": grouped, "channels last": channels_last, "patches": patches, "tiles": tiled}
+WAYS: dict[str, Way] = {
+    "grouped": grouped,
+    "channels last": partial(grouped, form=torch.channels_last),
+    "patches": patches,
+    "tiles": tiled,
+}
 
 
 def inputs(layer: Layer, batch: int, device: str, dtype: torch.dtype) -> Given:

@@ -9,9 +9,15 @@ is written but the answers. Pictures are folded as everywhere, example after exa
 from typing import Any, NamedTuple
 
 import torch
-import triton
-import triton.language as tl
 from torch import Tensor
+
+try:
+    import triton
+    import triton.language as tl
+except ImportError:
+    raise SystemExit(
+        "tiles want Triton; torch for a GPU brings it, and without a GPU also set TRITON_INTERPRET=1"
+    ) from None
 
 Pair = tuple[int, int]
 
