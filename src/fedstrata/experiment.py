@@ -13,6 +13,7 @@ from fedstrata.augment import Augment
 from fedstrata.clients import Clients
 from fedstrata.core import Recipe
 from fedstrata.data import Dataset, dataset, held_out, is_own
+from fedstrata.data.columns import named
 from fedstrata.errors import SettingError, check
 from fedstrata.faults import Faults
 from fedstrata.models import model
@@ -83,7 +84,7 @@ class Experiment(Plan):
     @property
     def left_out(self) -> tuple[str, ...]:
         """The columns that are no features."""
-        return tuple(n.strip() for n in (self.without or "").split(",") if n.strip())
+        return named(self.without or "")
 
     @property
     def source(self) -> tuple[Any, ...]:

@@ -10,6 +10,7 @@ import torch
 import fedstrata as fs
 from fedstrata.data import dataset
 from fedstrata.errors import DataError, SettingError
+from fedstrata.experiment import Experiment
 from tests.cli.test_cli import fedstrata, last_json
 
 CLIENTS = 30
@@ -112,6 +113,39 @@ def test_features_are_scaled_by_the_training_part(tmp_path):
     torch.testing.assert_close(data.train[0].std(0, correction=0), torch.ones(2), atol=1e-5, rtol=0)
 
 
+def test_validation_examples_have_no_part_in_the_scale(tmp_path):
+    write_csv(tmp_path / "mine.csv")
+    x = Experiment.of({"data": str(tmp_path / "mine.csv"), "val": 0.5}).dataset()
+    assert x.val is not None
+    torch.testing.assert_close(x.train[0].mean(0), torch.zeros(2), atol=1e-5, rtol=0)
+    torch.testing.assert_close(x.train[0].std(0, correction=0), torch.ones(2), atol=1e-5, rtol=0)
+    assert (x.val[0].mean(0).abs() > 1e-3).all()
+
+
+@pytest.mark.parametrize("value", ["3e15", "202401150930001234567", "1e-300", "-7", "0"])
+def test_a_column_that_is_the_same_everywhere_tells_nothing(value, tmp_path):
+    rows = [f"{i % 7},{value},{i % 2}" for i in range(60)]
+    (tmp_path / "mine.csv").write_text("\n".join(["age,when,label", *rows]))
+    x = dataset(str(tmp_path / "mine.csv")).train[0]
+    assert (x[:, 1] == 0).all()
+    assert x[:, 0].std() > 0.9
+
+
+def test_the_largest_numbers_have_a_deviation_too(tmp_path):
+    rows = [f"{i}e300,{i % 2}" for i in range(40)]
+    (tmp_path / "mine.csv").write_text("\n".join(["huge,label", *rows]))
+    x = dataset(str(tmp_path / "mine.csv")).train[0]
+    torch.testing.assert_close(x.std(0, correction=0), torch.ones(1), atol=1e-5, rtol=0)
+
+
+def test_labels_that_leave_classes_out_are_told(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    rows = [f"{i % 7},{i % 3 + 1}" for i in range(60)]
+    (tmp_path / "mine.csv").write_text("\n".join(["age,label", *rows]))
+    assert fedstrata("run", "--data", "mine.csv", "--model", "logreg", "--rounds", "1", "--clients", "3") == 0
+    assert "No example is of class 0, and the model has an output" in " ".join(capsys.readouterr().err.split())
+
+
 def test_a_fifth_of_every_client_is_for_the_test_and_always_the_same(tmp_path):
     write_csv(tmp_path / "mine.csv")
     one, again = (dataset(str(tmp_path / "mine.csv")) for _ in range(2))
@@ -192,6 +226,17 @@ def test_hidden_files_and_folders_are_no_pictures(tmp_path):
     assert (data.classes, len(data.train[1]) + len(data.test[1])) == (2, 10)
 
 
+def test_dates_of_a_parquet_file_are_no_numbers(tmp_path):
+    pa = pytest.importorskip("pyarrow", reason="pyarrow, an extra, is not installed")
+    from pyarrow import parquet
+
+    when = np.datetime64("2026-01-01") + np.arange(40).astype("timedelta64[D]")
+    table = pa.table({"age": np.arange(40.0), "when": when, "label": np.arange(40) % 2})
+    parquet.write_table(table, tmp_path / "a.parquet")
+    with pytest.raises(DataError, match=r"the column 'when' is not of numbers \(e.g. '2026-01-01'\); leave it out"):
+        dataset(str(tmp_path / "a.parquet"))
+
+
 def test_parquet(tmp_path):
     pa = pytest.importorskip("pyarrow", reason="pyarrow, an extra, is not installed")
     from pyarrow import parquet
@@ -235,6 +280,8 @@ def test_a_hugging_face_folder(tmp_path):
         ),
         ("a,label\n1,0.5\n2,1\n", "the labels must be whole numbers from 0, one an example; got 0.5"),
         ("a,label\n1,-1\n2,1\n", "the labels must be whole numbers from 0, one an example; got -1.0"),
+        ("a,label\n1,0\n2,inf\n", "the labels must be whole numbers from 0, one an example; got inf"),
+        ('a,label\n1,cat\n2,"dog\n3,cat\n', "line 3: cannot be read as CSV: a quotation mark opens here and never"),
         ("a,label\n1,\n2,1\n", "example 0 has '' for a label, that is none (1 have none)"),
         ("a,label,client\n1,0,x\n2,1,x\n", "has one client only, 'x'; a federation needs two or more"),
         ("a,label\n1,0\nnan,1\n", "example 1 has no number in the column 'a' (1 have none); fill in"),
@@ -318,6 +365,7 @@ X, Y = np.arange(20.0).reshape(10, 2), np.arange(10) % 2
             "example 1 does not say which client it is of (5 do",
         ),
         ({"x": X, "y": Y, "x_test": X[:, :1], "y_test": Y}, "the test examples do not fit those of shape (2,)"),
+        ({"x": X, "y": Y, "x_test": X}, "has x_test alone; give both x_test and y_test, or neither"),
         ({"x": X, "y": Y, "x_test": X, "y_test": Y[:9]}, "got 10 of shape (2,) with 9 labels"),
         ({"x": X, "y": Y, "x_test": X[:0], "y_test": Y[:0]}, "has no examples: y_test are empty"),
     ],

@@ -51,3 +51,18 @@ def test_only_tables_have_columns(tmp_path: Path):
     np.savez(tmp_path / "a.npz", x=np.zeros((30, 2)), y=np.arange(30) % 2)
     with pytest.raises(DataError, match="is no table: it has no columns to leave out"):
         load_own(tmp_path / "a.npz", without=("b",))
+
+
+def test_names_with_commas_and_columns_without_a_name_are_left_out_as_messages_say(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    rows = [f'{i},"Bern, BE",{i % 7},{i % 2}' for i in range(60)]
+    (tmp_path / "a.csv").write_text("\n".join([',"city, country",age,label', *rows]))
+    args = ["run", "--data", "a.csv", "--model", "logreg", "--rounds", "1", "--clients", "3"]
+    city, both = """'"city, country"'""", """'"city, country",'"""
+    assert fedstrata(*args) == 2
+    assert f"leave it out (--without {city})" in " ".join(capsys.readouterr().err.split())
+    assert fedstrata(*args, "--without", city.strip("'")) == 0
+    assert """leave it out (--without '""')""" in " ".join(capsys.readouterr().err.split())
+    assert fedstrata(*args, "--without", both.strip("'"), "--out", "one") == 0
+    assert "--without" not in capsys.readouterr().err
+    assert load_own(Path("a.csv"), without=("", "city, country")).shape == (1,)

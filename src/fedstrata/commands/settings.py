@@ -1,7 +1,6 @@
 """What several commands share: settings from a file and the options, run folders, what is told in the end."""
 
 import re
-import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -10,10 +9,12 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+import torch
 import typer
 
 from fedstrata.console import err, out, split_in_words
 from fedstrata.data import Dataset, is_own
+from fedstrata.data.columns import leave_out
 from fedstrata.errors import DataError, ModelError, NeedError, SettingError
 from fedstrata.experiment import Experiment, merged, put, read_toml
 from fedstrata.lab.sweep import SWEEP, checked_axes
@@ -115,11 +116,21 @@ def ready(
     if loaded.names is not None:
         some = ", ".join(loaded.names[:SHOWN]) + ", ..." * (len(loaded.names) > SHOWN)
         err.print(f"The classes are {some}.", highlight=False, markup=False)
+    if is_own(exp.data) and (empty := _classes_of_nobody(loaded)):
+        some = ", ".join(map(str, empty[:SHOWN])) + ", ..." * (len(empty) > SHOWN)
+        gaps = f"No example is of class {some}, and the model has an output for it all the same"
+        err.print(f"{gaps}; labels count from 0 without gaps.", highlight=False, markup=False)
     for column in loaded.counting:
         every = f"The column {column!r} has another whole number in every row, and is a feature like the others"
-        way = f"if it is the number of a case, leave it out (--without {shlex.quote(column)})"
+        way = f"if it is the number of a case, leave it out ({leave_out(column)})"
         err.print(f"{every}; {way}.", highlight=False, markup=False)
     return exp, loaded
+
+
+def _classes_of_nobody(data: Dataset) -> list[int]:
+    """Classes below the largest label that no example is of; where words name them, some may be elsewhere."""
+    there = torch.cat((data.train[1], data.test[1])).unique().tolist()
+    return [] if data.names is not None else sorted(set(range(data.classes)) - set(there))
 
 
 def folder_name(name: str) -> str:

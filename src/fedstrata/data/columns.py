@@ -1,7 +1,9 @@
 """The columns of a table: features, labels and whose they are, or a sentence that says what is wrong with them."""
 
+import csv
 import shlex
 from collections.abc import Sequence
+from io import StringIO
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -46,7 +48,7 @@ def of_table(path: Path, columns: dict[str, np.ndarray], called: Columns) -> Fou
     label, client, alone, agreed, without = called
     if label not in columns:
         raise DataError(f"{path} has no column {label!r} for the labels; say which by --label: {near(label, columns)}")
-    if not alone and (unknown := [n for n in without if n not in columns]):
+    if not alone and (unknown := [n for n in without if n and n not in columns]):
         raise DataError(f"{path} has no column {unknown[0]!r} to leave out; {near(unknown[0], columns)}")
     if not alone and client not in (CLIENT, *columns):
         said = near(client, [n for n in columns if n != label])
@@ -66,6 +68,18 @@ def of_table(path: Path, columns: dict[str, np.ndarray], called: Columns) -> Fou
     return Found(x, y, columns.get(client), scaled=True, names=classes, counting=counting)
 
 
+def leave_out(*names: str) -> str:
+    """The option that leaves these columns out: names with commas between, as a line of CSV."""
+    line = StringIO()
+    csv.writer(line, lineterminator="").writerow(names)
+    return f"--without {shlex.quote(line.getvalue())}"
+
+
+def named(text: str) -> tuple[str, ...]:
+    """The columns that such a line names; nothing between commas is a column without a name, if there is one."""
+    return tuple(n.strip() for n in next(csv.reader([text], skipinitialspace=True), []))
+
+
 def _counts(column: np.ndarray) -> bool:
     """Whether a column has another whole number in every row, as the numbers of patients are."""
     whole = column.shape[1] == 1 and len(column) >= MANY_ROWS and (column == np.rint(column)).all()
@@ -77,12 +91,11 @@ def _about_words(words: dict[str, str], owned: bool) -> str:
     if len(words) == 1:
         ((name, value),) = words.items()
         whose = "" if owned else f", or, if it says whose examples these are, give --client {name}"
-        what = f"the column {name!r} is not of numbers (e.g. {value!r}); leave it out (--without {shlex.quote(name)})"
+        what = f"the column {name!r} is not of numbers (e.g. {value!r}); leave it out ({leave_out(name)})"
     else:
         some = ", ".join(f"{n!r} (e.g. {v!r})" for n, v in words.items())
         whose = "" if owned else ", or, if one says whose examples these are, name it by --client"
-        out = shlex.quote(",".join(words))
-        what = f"{len(words)} columns are not of numbers, {some}; leave them out (--without {out})"
+        what = f"{len(words)} columns are not of numbers, {some}; leave them out ({leave_out(*words)})"
     return f"{what}, or put numbers for the words{whose}"
 
 
@@ -91,7 +104,7 @@ def _about_gaps(gaps: dict[str, np.ndarray]) -> str:
     first = min(gaps, key=lambda n: int(gaps[n][0]))
     others = "".join(f", {len(bad)} none in {n!r}" for n, bad in gaps.items() if n != first)
     wrong = f"example {gaps[first][0]} has no number in the column {first!r} ({len(gaps[first])} have none{others})"
-    out = f"column{'s' * bool(others)} (--without {shlex.quote(','.join(gaps))})"
+    out = f"column{'s' * bool(others)} ({leave_out(*gaps)})"
     return f"{wrong}; fill in what is missing, or leave out those rows or the {out}"
 
 
@@ -118,8 +131,10 @@ def _numbered(y: np.ndarray, path: Path, agreed: Sequence[str]) -> tuple[np.ndar
 
 
 def _numbers(column: np.ndarray) -> np.ndarray | None:
-    """A column as floats, [n, m], NaN where one is missing; nothing if there are words in it."""
+    """A column as floats, [n, m], NaN where one is missing; nothing if there are words or dates in it."""
     try:
+        if column.dtype.kind in "mM":  # dates, which numpy would count
+            return None
         if column.dtype == object:
             column = np.stack([np.asarray(v, np.float64).reshape(-1) for v in column])
         elif column.dtype.kind == "U":

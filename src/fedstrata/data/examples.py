@@ -24,6 +24,7 @@ class Dataset:
     vocabulary: int | None = None  # the number of words, where examples are word numbers
     names: tuple[str, ...] | None = None  # of the classes, where folders of pictures or words name them
     counting: tuple[str, ...] = ()  # features with another whole number in every row, which may be names of the rows
+    scaled: bool = False  # the columns of a table have mean 0 and deviation 1 over what is trained on
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -39,7 +40,21 @@ class Dataset:
         if not len(val) or not len(train):
             raise DataError(f"val = {share} leaves nothing to train or to validate on; there are {len(order)} examples")
         owner = self.owner[train] if self.owner is not None else None
-        return replace(self, train=taken(self.train, train), val=taken(self.train, val), owner=owner)
+        cut = replace(self, train=taken(self.train, train), val=taken(self.train, val), owner=owner)
+        return cut.standardised() if self.scaled else cut
+
+    def standardised(self) -> "Dataset":
+        """Features of mean 0 and deviation 1 over the training examples; one that is constant there is 0."""
+        x = self.train[0].double()
+        power = torch.frexp(x.abs().amax(0)).exponent  # squares of the largest numbers would be infinite
+        std, mean = torch.std_mean(torch.ldexp(x, -power), 0, correction=0)
+        std = torch.where(x.amin(0) < x.amax(0), std, torch.inf)
+
+        def scaled(examples: Examples) -> Examples:
+            return ((torch.ldexp(examples[0].double(), -power) - mean) / std).float(), examples[1]
+
+        val = None if self.val is None else scaled(self.val)
+        return replace(self, train=scaled(self.train), test=scaled(self.test), val=val, scaled=True)
 
 
 def taken(examples: Examples, rows: np.ndarray) -> Examples:

@@ -53,7 +53,7 @@ def load_own(
     if not alone:
         _check_classes(path, data)
     data = replace(data, classes=len(found.names)) if found.names is not None else data
-    return _scaled(data) if found.scaled else data
+    return data.standardised() if found.scaled else data
 
 
 def _beside(path: Path) -> str:
@@ -98,7 +98,9 @@ def _of_npz(path: Path, called: Columns) -> Found:
     if "x" not in arrays or y is None:
         raise DataError(f"{path} needs the arrays x and y; it has {', '.join(sorted(arrays)) or 'none'}")
     test = None
-    if "x_test" in arrays and "y_test" in arrays:
+    if len(given := arrays.keys() & {"x_test", "y_test"}) == 1:
+        raise DataError(f"{path} has {given.pop()} alone; give both x_test and y_test, or neither")
+    if given:
         test = _features(arrays["x_test"], path, "x_test"), _labels(arrays["y_test"], path, "y_test")
     return Found(_features(arrays["x"], path, "x"), arrays[y], arrays.get(called.client), test)
 
@@ -141,14 +143,20 @@ def _of_csv(path: Path, called: Columns) -> Found:
 
 def _lines(path: Path) -> list[tuple[int, list[str]]]:
     """The rows that are not blank, each with the number of the line where it ends."""
+    rows: list[tuple[int, list[str]]] = []
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
-            reader = csv.reader(file)
-            return [(reader.line_num, row) for row in reader if any(cell.strip() for cell in row)]
+            reader = csv.reader(file, strict=True)
+            rows.extend((reader.line_num, row) for row in reader)
     except UnicodeDecodeError:
         raise DataError(f"{path} is not in UTF-8; save it as CSV in UTF-8") from None
-    except (csv.Error, OSError) as e:
+    except csv.Error as e:
+        wrong = "a quotation mark opens here and never closes" if "end of data" in str(e) else str(e)
+        begun = rows[-1][0] + 1 if rows else 1
+        raise DataError(f"{path}, line {begun}: cannot be read as CSV: {wrong}") from None
+    except OSError as e:
         raise DataError(f"{path} cannot be read as CSV: {e}") from None
+    return [(number, row) for number, row in rows if any(cell.strip() for cell in row)]
 
 
 def _of_parquet(path: Path, called: Columns) -> Found:
@@ -229,14 +237,6 @@ def _check_clients(owner: np.ndarray, path: Path) -> None:
         raise DataError(f"{path} has one client only, {str(owner[0])!r}; a federation needs two or more")
 
 
-def _scaled(data: Dataset) -> Dataset:
-    """Features of mean 0 and deviation 1 over the training examples."""
-    mean, std = data.train[0].mean(0), data.train[0].std(0, correction=0)
-    std = torch.where(std > 0, std, 1.0)
-    train, test = ((((x - mean) / std).float(), y) for x, y in (data.train, data.test))
-    return replace(data, train=train, test=test)
-
-
 def _classes(y: np.ndarray) -> np.ndarray:
     """What the test takes a fifth of, [n]: each class; those too rare to give any are one together, -1."""
     _, which, count = np.unique(y, return_inverse=True, return_counts=True)
@@ -266,8 +266,9 @@ def _labels(y: np.ndarray, path: Path, what: str) -> np.ndarray:
             f"{path}: {what} must be whole numbers from 0; got {first_text(y)!r}. Number the classes"
         ) from None
     if numbers.ndim != 1 or not np.isfinite(numbers).all() or (numbers != np.rint(numbers)).any() or numbers.min() < 0:
-        wrong = numbers[~(numbers == np.rint(numbers)) | (numbers < 0)].flat if numbers.ndim == 1 else numbers.shape
-        raise DataError(f"{path}: {what} must be whole numbers from 0, one an example; got {next(iter(wrong))}")
+        fine = np.isfinite(numbers) & (numbers == np.rint(numbers)) & (numbers >= 0)
+        wrong = numbers[~fine][0] if numbers.ndim == 1 else f"shape {numbers.shape}"
+        raise DataError(f"{path}: {what} must be whole numbers from 0, one an example; got {wrong}")
     if numbers.max() >= MOST_CLASSES:
         raise DataError(f"{path}: {what} go up to {numbers.max():.0f}; number the classes from 0, without gaps")
     return numbers.astype(np.int64)
