@@ -172,7 +172,7 @@ def _cost_table(card: CostCard, model: str, parameters: int) -> Table:
         "down to a client, a round": card.down,
         "up from a client, a round": card.up,
         "kept on a client": card.memory,
-    }
+    } | ({"both ways, once, in the end": card.once} if card.once else {})
     for what, size in rows.items():
         table.add_row(f"  {what}", f"{size:,} bytes", f"{size / card.model:.2f} x the model")
     return table

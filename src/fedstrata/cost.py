@@ -30,12 +30,13 @@ REVEALED = {
 
 @dataclass(frozen=True)
 class CostCard:
-    """Of one client in one round, in bytes; what it keeps between rounds; and what leaves it."""
+    """Of one client in one round, in bytes; what it keeps; what is sent once, in the end; and what leaves it."""
 
     model: int
     down: int
     up: int
     memory: int
+    once: int  # both ways
     leaves: tuple[str, ...]
 
 
@@ -59,7 +60,8 @@ def cost_card(recipe: Recipe, task: Task, buffers: Arrays) -> CostCard:
     leaves += [f"{n} of {type(p).__name__}" for part, p in recipe.locals().items() for n in uploads[part]]
     leaves += [f"once, in the end, {REVEALED[n]}" for part in recipe.finish for n in sorted(part.asks)]
     up = model + _bytes(uploads) + 8 * (1 + sum(_numbers(n, task) for n in measured))
-    return CostCard(model, model + _bytes(briefs), up, _bytes(memory), tuple(leaves))
+    once = sum(model + 8 * sum(_numbers(n, task) for n in part.asks) for part in recipe.finish)
+    return CostCard(model, model + _bytes(briefs), up, _bytes(memory), once, tuple(leaves))
 
 
 def _numbers(name: str, task: Task) -> int:
@@ -71,6 +73,7 @@ def _numbers(name: str, task: Task) -> int:
         "trained_gradient": task.layout.size,
         "labels": classes,
         "class_features": classes * (1 + d),
+        "class_moments": classes * (1 + d + d * d),
     }.get(name, 1)
 
 

@@ -220,6 +220,7 @@ def _kinds(recipe: Recipe) -> Kinds:
 
 def _cost(card: CostCard, e: Explanation) -> str:
     sizes = {"down to a client": card.down, "up from a client": card.up, "kept on a client": card.memory}
+    sizes |= {"both ways, once, in the end": card.once} if card.once else {}
     rows = [(what, f"{size:,}", f"{size / card.model:.2f}") for what, size in sizes.items()]
     table = _table(("a round", "bytes", "times the model"), rows)
     return f"For `{e.model}` on handwritten digits, {e.parameters:,} parameters:\n\n{table}"

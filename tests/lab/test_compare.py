@@ -36,7 +36,7 @@ def test_the_folder_is_as_the_report_expects_it(four):
     keys = {c["key"] for c in said["columns"]}
     assert keys == {"last", "best", "tail", "rounds", "worst10", "oscillation", "bytes", "seconds"}
     assert {c["form"] for c in said["columns"]} <= {"percent", "number", "seconds", "bytes", "rounds"}
-    assert all(set(row) == keys | {"method", "against_first"} for row in said["rows"])
+    assert all(set(row) == keys | {"method", "by", "against_first"} for row in said["rows"])
     assert said["rows"][0]["against_first"] is None
     assert len(said["words"]) == 4
 
@@ -60,6 +60,18 @@ def test_tests_are_paired_and_corrected(four):
     tests = [paired(r["tail"]["values"], first["tail"]["values"]) for r in others]
     assert [r["against_first"]["p"] for r in others] == pytest.approx(holm([t.p for t in tests if t.p is not None]))
     assert others[1]["against_first"]["low"] == pytest.approx(tests[1].low)
+
+
+def test_a_finish_that_changes_nothing_makes_no_difference():
+    """The model handed out is held against the models handed out, not against the mean of a rising curve."""
+    found = fs.compare(["fedavg", "ccvr(lr=1e-12)"], SMALL | {"rounds": 6, "model": "mlp200"}, seeds=3, jobs=1)
+    first, other = found.rows
+    assert first["tail"]["mean"] < first["last"]["mean"] - 0.01  # it rises
+    assert first["by"] == other["by"] == "last"
+    assert other["against_first"]["difference"] == pytest.approx(0, abs=1e-3)
+    assert other["against_first"]["verdict"] == "noise"
+    assert other["bytes"]["mean"] > first["bytes"]["mean"]
+    assert " in the end " in found.words[0]
 
 
 def test_a_method_does_not_differ_from_itself(four):

@@ -5,9 +5,9 @@ import pytest
 
 from fedstrata.cost import CostCard
 from fedstrata.experiment import Experiment
-from fedstrata.lab.measure import card_of, measured, rounds_to, tail_length
+from fedstrata.lab.measure import card_of, columns, judged_by, measured, rounds_to, tail_length
 
-CARD = CostCard(model=100, down=150, up=110, memory=0, leaves=())
+CARD = CostCard(model=100, down=150, up=110, memory=0, once=1000, leaves=())
 
 
 def line(number: int, accuracy: float | None, worst: float = 0.1) -> dict:
@@ -42,13 +42,32 @@ def test_only_rounds_that_were_evaluated_count():
     assert measured(rounds, CARD)["bytes"] == 4 * 3 * 260
 
 
-def test_what_is_done_once_in_the_end_is_the_model_that_counts():
+def test_what_is_done_once_in_the_end_is_the_last_model_and_in_no_mean_of_rounds():
     rounds = [line(i, 0.5) for i in range(4)] + [line(4, 0.9) | {"finish": True}]
     found = measured(rounds, CARD)
-    assert (found["last"], found["tail"], found["best"]) == (0.9, 0.9, 0.9)
+    assert (found["last"], found["tail"], found["best"]) == (0.9, 0.5, 0.9)
     assert found["oscillation"] == 0
-    assert found["bytes"] == 4 * 3 * 260
+    assert found["bytes"] == 4 * 3 * 260 + 3 * 1000
     assert rounds_to(rounds, 0.8) is None
+    assert judged_by([rounds[:4], rounds]) == "last"
+    assert judged_by([rounds[:4]]) == "tail"
+
+
+def test_columns_say_how_many_rounds_are_averaged():
+    titles = {c.key: c.title for c in columns(None, {3})}
+    assert (titles["tail"], titles["oscillation"]) == ("accuracy, mean of the last 3", "oscillation, last 3")
+    assert {c.key: c.title for c in columns(None, {3, 10})}["tail"] == "accuracy, mean of the last rounds"
+
+
+def test_what_leaves_a_client_once_is_counted():
+    digits = Experiment.of({"method": "ccvr", "model": "mlp200"})
+    plain = Experiment.of({"method": "fedavg", "model": "mlp200"})
+    data = digits.dataset()
+    card, usual = card_of(digits, data), card_of(plain, data)
+    width = 200  # of what the classifier sees
+    assert usual.once == 0
+    assert card.once == card.model + 8 * 10 * (1 + width + width**2)
+    assert (card.down, card.up) == (usual.down, usual.up)
 
 
 def test_a_client_of_scaffold_sends_twice_the_model():

@@ -136,7 +136,7 @@ class Race:
             seeds, rounds = self._affordable(share, None if last else seeds, setup, [pace[m] for m in here])
             numbers = self._seeds(step, seeds, len(stages))
             found = self._rung(step, here, numbers, rounds)
-            reached = {row["method"]: row["tail"]["mean"] for row in found.rows}
+            reached = {row["method"]: row[row["by"]]["mean"] for row in found.rows}
             rungs.append(Rung(rounds, numbers, reached))
             pace = {row["method"]: row["seconds"]["mean"] / rounds for row in found.rows}
             others = sorted(here[1:], key=lambda m: -reached[m])
@@ -211,8 +211,8 @@ def recommended(final: Comparison, rounds: int, wanted: int) -> tuple[str, str]:
         none = "No real difference that is worth another method" if small else "No real difference"
         said = f"{none}: {after}, nothing beats {FIRST} by half a point beyond noise ({met})"
         return FIRST, f"{said}; {FIRST} is recommended, as the simplest."
-    best = max(better, key=lambda r: r["tail"]["mean"])
-    reached = f"{FIRST} reaches {100 * first['tail']['mean']:.1f} %, and it is {_difference(best)}"
+    best = max(better, key=lambda r: r[r["by"]]["mean"])
+    reached = f"{FIRST} reaches {100 * first[first['by']]['mean']:.1f} %, and it is {_difference(best)}"
     why = f"{reached}, p = {best['against_first']['p']:.2g}: a real difference"
     return best["method"], f"{best['method']} is recommended: {after}, {why}."
 

@@ -16,7 +16,7 @@ from fedstrata.experiment import Experiment, read_toml
 from fedstrata.files import make_folder
 from fedstrata.lab.jobs import Job, Told, loaded
 from fedstrata.lab.many import run_all
-from fedstrata.lab.measure import card_of, columns, measured, rounds_to
+from fedstrata.lab.measure import card_of, columns, curve, judged_by, measured, rounds_to, tail_length
 from fedstrata.lab.stats import holm, interval, paired
 from fedstrata.lab.words import verdict, words
 from fedstrata.parse import parse_recipe
@@ -45,7 +45,7 @@ class Comparison:
     target: float | None  # the accuracy that rounds are counted to
     methods: list[dict[str, Any]]  # name, slug and run folders
     columns: list[dict[str, Any]]
-    rows: list[dict[str, Any]]  # for each method a mean with its interval in every column, and the test
+    rows: list[dict[str, Any]]  # for each method a mean with its interval in every column, and the test by one
     words: list[str]  # a sentence for each method
     folder: Path | None = None
 
@@ -119,10 +119,13 @@ def contest(
     every = {entry.name: jobs_of(entry, seeds, folder) for entry in entries}
     run_all([job for mine in every.values() for job in mine], jobs, told)
     cards = {e.name: card_of(e.runs[0], d) for e, d in zip(entries, data, strict=True)}
-    numbers, goal = _numbers(every, cards, target)
+    rounds = {name: [read_rounds(job.folder) for job in mine] for name, mine in every.items()}
+    runs = [lines for mine in rounds.values() for lines in mine]
+    numbers, goal = _numbers(rounds, cards, target)
     watched = all(one["worst10"] is not None for mine in numbers.values() for one in mine)
-    shown = [c for c in columns(goal) if c.key != "worst10" or watched]
-    rows = _rows(numbers, [c.key for c in shown])
+    tails = {tail_length(len(curve(lines))) for lines in runs}
+    shown = [c for c in columns(goal, tails) if c.key != "worst10" or watched]
+    rows = _rows(numbers, [c.key for c in shown], judged_by(runs))
     named = {e.name: [job.folder.relative_to(folder).as_posix() for job in every[e.name]] for e in entries}
     methods = [{"name": e.name, "slug": e.slug, "runs": named[e.name]} for e in entries]
     made = [asdict(c) for c in shown], rows, words(rows)
@@ -132,10 +135,9 @@ def contest(
 
 
 def _numbers(
-    every: Mapping[str, Sequence[Job]], cards: Mapping[str, CostCard], target: float | None
+    rounds: Mapping[str, Sequence[list[dict[str, Any]]]], cards: Mapping[str, CostCard], target: float | None
 ) -> tuple[dict[str, list[dict[str, Any]]], float]:
     """(what was measured of every run, by name; the accuracy that rounds are counted to: the first one's, or given)."""
-    rounds = {name: [read_rounds(job.folder) for job in mine] for name, mine in every.items()}
     numbers = {name: [measured(r, cards[name]) for r in mine] for name, mine in rounds.items()}
     goal = _mean(next(iter(numbers.values())), "tail") if target is None else target
     for name, mine in numbers.items():
@@ -189,11 +191,11 @@ def _mean(runs: Sequence[Mapping[str, Any]], key: str) -> float:
     return sum(one[key] for one in runs) / len(runs)
 
 
-def _rows(numbers: Mapping[str, list[dict[str, Any]]], keys: Sequence[str]) -> list[dict[str, Any]]:
-    """What compare.json says of each method."""
+def _rows(numbers: Mapping[str, list[dict[str, Any]]], keys: Sequence[str], by: str) -> list[dict[str, Any]]:
+    """What compare.json says of each method, tested by one of the columns."""
     first, *others = numbers
-    tails = {name: [one["tail"] for one in mine] for name, mine in numbers.items()}
-    tests = {name: paired(tails[name], tails[first]) for name in others}
+    judged = {name: [one[by] for one in mine] for name, mine in numbers.items()}
+    tests = {name: paired(judged[name], judged[first]) for name in others}
     p = [t.p for t in tests.values() if t.p is not None]
     adjusted = dict(zip(tests, holm(p) if len(p) == len(tests) else [None] * len(tests), strict=True))
     rows = []
@@ -203,7 +205,7 @@ def _rows(numbers: Mapping[str, list[dict[str, Any]]], keys: Sequence[str]) -> l
         if name != first:
             against = asdict(tests[name]) | {"p": adjusted[name], "p_alone": tests[name].p}
             against["verdict"] = verdict(adjusted[name])
-        rows.append(row | {"against_first": against})
+        rows.append(row | {"by": by, "against_first": against})
     return rows
 
 

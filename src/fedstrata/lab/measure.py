@@ -1,6 +1,6 @@
 """What a run came to: its rounds as the few numbers that runs are compared by."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil
 from typing import Any, Literal
@@ -28,16 +28,17 @@ class Column:
     form: Form
 
 
-def columns(target: float | None) -> list[Column]:
-    """What runs are compared by, in the order of the table."""
+def columns(target: float | None, tails: Collection[int] = (TAIL,)) -> list[Column]:
+    """What runs are compared by, in the order of the table; `tails` is how many rounds are the end of a run."""
+    late = "last rounds" if len(set(tails)) > 1 else f"last {next(iter(tails))}"
     goal = [Column("rounds", f"rounds to {100 * target:.1f} %", "low", "rounds")] if target is not None else []
     return [
         Column("last", "accuracy, last round", "high", "percent"),
         Column("best", "accuracy, best round", "high", "percent"),
-        Column("tail", f"accuracy, mean of the last {TAIL}", "high", "percent"),
+        Column("tail", f"accuracy, mean of the {late}", "high", "percent"),
         *goal,
         Column("worst10", "worst 10 % of clients", "high", "percent"),
-        Column("oscillation", f"oscillation, last {TAIL}", "low", "percent"),
+        Column("oscillation", f"oscillation, {late}", "low", "percent"),
         Column("bytes", "sent", "low", "bytes"),
         Column("seconds", "seconds", "low", "seconds"),
     ]
@@ -47,7 +48,7 @@ def measured(rounds: Sequence[Mapping[str, Any]], card: CostCard) -> dict[str, f
     """The numbers of one run, by column, but for the rounds to a target.
 
     What a recipe does once, at the end, makes another model of the last one: that is the one handed out, and so the
-    last and the whole tail. It is no round, and neither oscillates nor counts among those that send something.
+    last. It is no round, and belongs to no mean of rounds.
     """
     scored = curve(rounds)
     told = np.array([a for _, a in scored])
@@ -57,12 +58,20 @@ def measured(rounds: Sequence[Mapping[str, Any]], card: CostCard) -> dict[str, f
     return {
         "last": finished[-1] if finished else float(told[-1]),
         "best": float(max([*told, *finished])),
-        "tail": finished[-1] if finished else float(late.mean()),
+        "tail": float(late.mean()),
         "worst10": clients[-1] if clients else None,
         "oscillation": float(late.std()),
-        "bytes": float((card.down + card.up) * sum(len(r["cohort"]) for r in rounds if not r.get("finish"))),
+        "bytes": float(sum((card.once if r.get("finish") else card.down + card.up) * len(r["cohort"]) for r in rounds)),
         "seconds": float(sum(r["seconds"] for r in rounds)),
     }
+
+
+def judged_by(runs: Iterable[Sequence[Mapping[str, Any]]]) -> Literal["last", "tail"]:
+    """What methods are tested on: the mean of the last rounds, or the last alone where any run does something after it.
+
+    A model that is there once has no such mean, and to hold it against those of others would count how they rise.
+    """
+    return "last" if any(line.get("finish") for rounds in runs for line in rounds) else "tail"
 
 
 def curve(rounds: Sequence[Mapping[str, Any]]) -> list[tuple[int, float]]:

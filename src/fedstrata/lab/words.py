@@ -12,15 +12,13 @@ RARE = 0.05
 
 Verdict = Literal["real", "noise"]
 
-SHORT: dict[str, str] = {
-    "last": "last",
-    "best": "best",
-    "tail": "last\n10",
-    "worst10": "worst\n10 %",
-    "oscillation": "swing",
-}
-SHORT |= {"oscillation": "swing", "bytes": "MB\nsent", "seconds": "time,\ns"}
+SHORT: dict[str, str] = {"last": "last", "best": "best", "worst10": "worst\n10 %", "oscillation": "swing"}
+SHORT |= {"bytes": "MB\nsent", "seconds": "time,\ns"}
 """What columns are called in the terminal, where ten of them fit beside each other."""
+
+
+WHEN = {"tail": "its last rounds", "last": "the end"}
+"""What a column is called in a sentence about what a method reaches."""
 
 
 def verdict(p: float | None) -> Verdict | None:
@@ -35,15 +33,15 @@ def words(rows: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def _of_first(row: Mapping[str, Any]) -> str:
-    tail, seeds = row["tail"], len(row["tail"]["values"])
-    if tail["low"] is None:
-        return f"{row['method']} reaches {_percent(tail['mean'])} in its last rounds, with one seed."
-    between = f"{100 * tail['low']:.1f} to {_percent(tail['high'])}"
-    return f"{row['method']} reaches {_percent(tail['mean'])} in its last rounds ({between}, {seeds} seeds)."
+    judged = row[row["by"]]
+    reached = f"{row['method']} reaches {_percent(judged['mean'])} in {WHEN[row['by']]}"
+    if judged["low"] is None:
+        return f"{reached}, with one seed."
+    return f"{reached} ({100 * judged['low']:.1f} to {_percent(judged['high'])}, {len(judged['values'])} seeds)."
 
 
 def _of_other(row: Mapping[str, Any], first: str) -> str:
-    name, found, seeds = row["method"], row["against_first"], len(row["tail"]["values"])
+    name, found, seeds = row["method"], row["against_first"], len(row[row["by"]]["values"])
     points = 100 * found["difference"]
     side = f"{abs(points):.2f} points {'above' if points > 0 else 'below'} {first}"
     if found["p"] is None:
@@ -61,8 +59,7 @@ def comparison_table(columns: Sequence[Mapping[str, Any]], rows: Sequence[Mappin
     table = Table(title=heading, title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
     table.add_column("method", min_width=10, overflow="fold")
     for column in columns:
-        usual: str = column["title"].replace(" to ", "\nto\n")
-        table.add_column(SHORT.get(column["key"], usual), justify="right")
+        table.add_column(SHORT.get(column["key"]) or _short(column["title"]), justify="right")
     if len(rows) > 1:
         table.add_column("above\nfirst", justify="right")
     best = {c["key"]: _best([row[c["key"]]["mean"] for row in rows], c["better"]) for c in columns}
@@ -70,6 +67,11 @@ def comparison_table(columns: Sequence[Mapping[str, Any]], rows: Sequence[Mappin
         cells = [_cell(row[c["key"]], c["form"], i in best[c["key"]]) for c in columns]
         table.add_row(Text(row["method"]), *cells, *([_against(row["against_first"])] if len(rows) > 1 else []))
     return table
+
+
+def _short(title: str) -> str:
+    """A column's heading in few letters: of a mean, over what; of rounds to a target, in three lines."""
+    return title.rpartition("mean of the ")[2].replace("last ", "last\n").replace(" to ", "\nto\n")
 
 
 def _cell(value: Mapping[str, Any], form: str, best: bool) -> Text:
