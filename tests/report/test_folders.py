@@ -8,6 +8,7 @@ import pytest
 import fedstrata as fs
 from fedstrata.errors import DataError
 from fedstrata.report.folders import find, method_name
+from fedstrata.report.sections import Draft, results
 from fedstrata.report.series import mean_band, over_rounds
 from tests.report.runs import compared, run_into
 
@@ -30,6 +31,16 @@ def test_runs_that_differ_in_their_seed_alone_are_one_group(folder):
 
 def test_a_run_given_twice_counts_once(folder):
     assert len(find([folder / "a0", folder, folder / "deep"]).runs) == 4
+
+
+def test_a_run_that_was_made_twice_counts_once(folder, tmp_path):
+    again = run_into(tmp_path / "again", "fedavg", seed=1)
+    more = run_into(tmp_path / "more", "fedavg", seed=1, rounds=4)
+    found = find([folder / "a0", folder / "a1", again])
+    assert [[r.path.name for r in g.runs] for g in found.groups] == [["a0", "a1"]]
+    assert found.repeated == (again,)
+    assert "Left out, as they have the settings and the seed of another run" in results(Draft(found))
+    assert find([folder / "a1", more]).repeated == ()  # it has other settings
 
 
 def test_a_recipe_is_called_by_its_method_or_by_what_was_set_in_it():

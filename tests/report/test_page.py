@@ -101,6 +101,7 @@ def test_the_table_of_a_comparison_is_shown(folder):
     (folder / "compare.json").unlink()
     assert "accuracy, last round" in text
     assert '50.0 %<span class="interval">45.0 \u2013 55.0</span>' in text
+    assert '<span class="interval">0.0 \u2013 100.0</span>' in text  # where Student's t goes beyond
     assert "2.86 MiB" in text
     assert "1 of 2 do" in text
     assert '<span class="badge noise">noise</span>' in text

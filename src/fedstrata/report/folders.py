@@ -63,6 +63,7 @@ class Found:
 
     groups: tuple[Group, ...]
     comparisons: tuple[dict[str, Any], ...] = ()
+    repeated: tuple[Path, ...] = ()  # runs with the settings and the seed of another one, which say nothing more
 
     @property
     def runs(self) -> list[RunFolder]:
@@ -90,11 +91,23 @@ def find(folders: Iterable[str | Path]) -> Found:
         else:
             plain |= {path.resolve(): path for path in _run_folders(folder)}
     known = {run.path.resolve() for group in groups for run in group.runs}
-    groups += grouped([read_run(path) for where, path in plain.items() if where not in known])
-    begun = [replace(g, runs=kept) for g in groups if (kept := tuple(r for r in g.runs if r.rounds))]
-    if not begun:
+    begun = [run for where, path in plain.items() if where not in known and (run := read_run(path)).rounds]
+    own, repeated = unlike(begun)
+    groups = [replace(g, runs=kept) for g in groups if (kept := tuple(r for r in g.runs if r.rounds))] + grouped(own)
+    if not groups:
         raise DataError("none of the runs has finished a round yet, so there is nothing to report")
-    return Found(tuple(begun), tuple(comparisons))
+    return Found(tuple(groups), tuple(comparisons), tuple(r.path for r in repeated))
+
+
+def unlike(runs: Sequence[RunFolder]) -> tuple[list[RunFolder], list[RunFolder]]:
+    """(runs of which no two have the same settings and seed, the others): the longest is kept, of these the first."""
+    longest: dict[str, RunFolder] = {}
+    for run in runs:
+        key = _said(run.settings)
+        if key not in longest or len(run.rounds) > len(longest[key].rounds):
+            longest[key] = run
+    kept = list(longest.values())
+    return kept, [run for run in runs if run not in kept]
 
 
 def read_run(path: Path) -> RunFolder:
@@ -113,8 +126,7 @@ def grouped(runs: Sequence[RunFolder]) -> list[Group]:
     """The runs that differ in their seed alone together, each group under a name of its own."""
     alike: dict[str, list[RunFolder]] = {}
     for run in runs:
-        same = {k: v for k, v in run.settings.items() if k != "seed"}
-        alike.setdefault(json.dumps(same, sort_keys=True, default=str), []).append(run)
+        alike.setdefault(_said({k: v for k, v in run.settings.items() if k != "seed"}), []).append(run)
     ordered = [tuple(sorted(some, key=lambda r: r.seed)) for some in alike.values()]
     names = [method_name(some[0].recipe) for some in ordered]
     for name in {n for n in names if names.count(n) > 1}:
@@ -122,6 +134,10 @@ def grouped(runs: Sequence[RunFolder]) -> list[Group]:
         for i, more in zip(at, _differences([ordered[i][0] for i in at]), strict=True):
             names[i] = f"{name}, {more}"
     return [Group(name, some) for name, some in zip(names, ordered, strict=True)]
+
+
+def _said(settings: Mapping[str, Any]) -> str:
+    return json.dumps(settings, sort_keys=True, default=str)
 
 
 def method_name(recipe: Recipe) -> str:

@@ -70,6 +70,9 @@ def results(draft: Draft) -> str:
     said = said if several else "The last round of each run."
     hint = " One seed says little about which method is better." if not several and len(found.groups) > 1 else ""
     every = details(f"every run ({len(found.runs)})", runs_table(found.groups))
+    if found.repeated:
+        some = ", ".join(f"<code>{escape(str(path))}</code>" for path in found.repeated)
+        hint += f" Left out, as they have the settings and the seed of another run: {some}."
     return f'<p class="lead">{said}{hint} A click on a column sorts by it.</p>{"".join(tables)}{every}'
 
 

@@ -120,7 +120,10 @@ def _compared(said: Any, form: str, best: float | None) -> Cell:
     mean, values = said.get("mean"), said.get("values", [])
     if mean is None and form == "rounds" and values:
         return Cell(f'<span class="none">{sum(v is not None for v in values)} of {len(values)} do</span>')
-    cell = Cell.number(mean, form, said.get("low"), said.get("high"))
+    low, high = said.get("low"), said.get("high")
+    if form == "percent" and low is not None and high is not None:
+        low, high = max(0.0, low), min(1.0, high)
+    cell = Cell.number(mean, form, low, high)
     return Cell(f"<b>{cell.html}</b>", mean) if mean is not None and mean == best else cell
 
 

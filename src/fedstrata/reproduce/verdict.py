@@ -3,7 +3,8 @@
 Rows are compared seed by seed, in each column that a claim speaks of. That one row is better than another is
 
 - reproduced, if the 95 % interval of the difference leaves out zero on the claimed side;
-- reproduced in direction, if the mean difference is on that side, but the interval holds zero or there is one seed;
+- reproduced in direction, if the mean difference is on that side, but the interval holds zero or there is one seed, or
+  two to five seeds all differ by the same number: such an interval has no width, and a sign test leaves chance a part;
 - not reproduced, otherwise.
 
 That a row is like another, or has the number that was printed, is reproduced if the means are within so many points of
@@ -27,6 +28,10 @@ Verdict = Literal["reproduced", "direction reproduced", "not reproduced", "not r
 
 Numbers = Mapping[tuple[str, str], Mapping[int, float]]
 """(row, column) -> seed -> number."""
+
+
+TELLING = 6
+"""Seeds that must all differ by the same number before a sign test, 2^(1 - n), is below 5 %."""
 
 
 @dataclass(frozen=True)
@@ -78,11 +83,11 @@ def _judged(made: Reproduction, results: Sequence[Result], claim: Claim, column:
         return Finding(claim, column, "not run", published=printed)
     ours = interval([mine[s] - theirs[s] if other else mine[s] for s in seeds])
     if claim.above is not None:
-        verdict = _better(ours, 1, claim.above)
+        verdict = _better(ours, 1, len(seeds), claim.above)
     elif claim.over is None:
         verdict = _near(ours, 0.0 if claim.like else printed, claim.within)
     else:
-        verdict = _better(ours, -1 if less_is_better(metric) else 1)
+        verdict = _better(ours, -1 if less_is_better(metric) else 1, len(seeds))
     late = other is not None and never_reached(metric, [*mine.values(), *theirs.values()], results)
     return Finding(claim, column, verdict, ours, printed, len(seeds), not late)
 
@@ -114,7 +119,7 @@ def _followed(made: Reproduction, results: Sequence[Result], claim: Claim) -> Fi
     if not alike:
         return Finding(claim, "", "not run", published=claim.published)
     ours = interval(alike)
-    return Finding(claim, "", _better(ours, 1), ours, claim.published, len(alike))
+    return Finding(claim, "", _better(ours, 1, len(alike)), ours, claim.published, len(alike))
 
 
 def _correlation(pairs: np.ndarray) -> float:
@@ -122,9 +127,9 @@ def _correlation(pairs: np.ndarray) -> float:
     return float(np.corrcoef(pairs.T)[0, 1]) if (np.ptp(pairs, axis=0) > 0).all() else 0.0
 
 
-def _better(ours: Interval, side: int, than: float = 0.0) -> Verdict:
+def _better(ours: Interval, side: int, seeds: int, than: float = 0.0) -> Verdict:
     edge = ours.low if side > 0 else ours.high
-    if edge is not None and side * (edge - than) > 0:
+    if edge is not None and side * (edge - than) > 0 and (ours.low != ours.high or seeds >= TELLING):
         return "reproduced"
     return "direction reproduced" if side * (ours.mean - than) > 0 else "not reproduced"
 
