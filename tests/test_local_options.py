@@ -200,7 +200,8 @@ def test_fedpbs_holds_back_whoever_has_small_batches_or_is_noisier_than_the_medi
     for t, cohort in enumerate(cohorts(run)):
         w, v = flat(world), {k: loss_variance(world, *probed(k, t)) for k in cohort}
         threshold = float(np.median(list(v.values()))) if two_phase else last
-        assert float(run.notes[t]["threshold"]) == pytest.approx(threshold)
+        assert ("threshold" in run.notes[t]) is not two_phase  # of those who replied it would be another one
+        assert two_phase or float(run.notes[t]["threshold"]) == pytest.approx(threshold)
         new = []
         for k in cohort:
             batch = max(1, min(5, CLIENTS.sizes[k]) * (resources[k] if resources else 1.0))

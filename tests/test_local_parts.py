@@ -195,3 +195,20 @@ def test_the_reconstruction_of_fedga_weighs_by_contribution_or_joins_greedily():
     better = [k for k in ((1, 3), (0, 1), (1, 2)) if losses[k] <= losses[1,]]
     assert better == []
     assert joined.tolist() == [0, 1, 0, 0]
+
+
+def test_nobody_joins_behind_one_who_would_make_the_merged_loss_rise():
+    """In the order of their own losses: 0 begins, with 1 it is worse, and 2, with whom it would be better, comes late."""
+    moves = torch.tensor([[1.2], [1.5], [0.45]], dtype=torch.float64)
+    model = nn.Linear(1, 1, bias=False, dtype=torch.float64)
+    one = torch.ones(1, 1, dtype=torch.float64)
+    proxy = fs.Proxy.of(model, one, one, "squared_error")
+    alone = [float(proxy.loss(d)) for d in moves]
+    merged = [float(proxy.loss(moves[[0, k]].mean(0))) for k in (1, 2)]
+    assert alone == sorted(alone)
+    start, replies = {"weight": torch.zeros(1, 1, dtype=torch.float64)}, []
+    for k, d in enumerate(moves):
+        replies.append(fs.Reply(client=k, model={"weight": d[None]}, examples=1))
+    assert merged[0] > alone[0] > merged[1]
+    weights = fs.server_step(R.fedga_reconstruction(by="validation"), start, replies, proxy=proxy).notes["weights"]
+    assert weights[:, 0].tolist() == [1, 0, 0]

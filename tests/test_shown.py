@@ -34,3 +34,16 @@ def test_empty_rounds_do_not_count_in_afls_mean():
     assert state is not None
     shown = recipe.shown({n: s for n, s in state.items() if n != "server"}, torch.tensor([5.0, 5.0]).double())
     assert shown.tolist() == [4.0, 4.0]
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_the_mean_of_many_models_does_not_stop_at_what_few_digits_can_count(dtype):
+    recipe, state, model = R.afl(lr=0), None, {"a.weight": torch.tensor([1.0, 300.0], dtype=dtype)}
+    for _ in range(300):
+        reply = fs.Reply(client=0, model=model, examples=1, stats={"loss": 1.0})
+        out = fs.server_step(recipe, model, [reply], state)
+        state, model = out.state, out.model
+    assert state is not None
+    shown = recipe.shown({n: s for n, s in state.items() if n != "server"}, model["a.weight"])
+    assert shown.dtype == dtype
+    assert shown.tolist() == [1.0, 300.0]

@@ -264,3 +264,15 @@ def test_an_average_that_overflows_is_not_sound():
     cohort.model[7] = 3e38
     u = fs.recipes.fedavg().updates(cohort, delta)
     assert not u.sound(u.mix(u.weights[:, None], "model"))
+
+
+@pytest.mark.parametrize("small", [1e-8, 1e-12, 1e-20])
+def test_a_model_far_smaller_than_its_updates_still_has_a_direction(small):
+    layout = Layout.of_tensors({"a.w": torch.zeros(300), "b.w": torch.zeros(200)})
+    both = [updates(layout, 4, 0, LOOKS, compiled) for compiled in (True, False)]
+    for u in both:
+        u.old *= small
+    assert both[0].fused
+    told, other = (u.cos_old("layer") for u in both)
+    torch.testing.assert_close(told, other, atol=1e-6, rtol=1e-6)
+    assert told.abs().max() > 0.01

@@ -23,6 +23,10 @@ LOOKS = {"angle": (MEAN, "DOT"), "apart": (EVEN, "GAP"), "moved": (BACK, "GAP")}
 """What a pass has to sum up of each client, and compared with what."""
 
 
+FAR = 1e10
+"""Squares so many times as large as others leave those no digits that a cosine could be told by."""
+
+
 class Updates:
     """K updates [K, P] of a model [P]. Norms and the like are [K, L] at any grain, in float64; nothing is worked out
     before it is asked for.
@@ -66,6 +70,8 @@ class Updates:
             return layout.cos(self.delta, self.old, when_zero, moved=True)
         of_clients, of_vectors = self._look("moved").at(layout)
         size, (squares, after) = of_vectors[BACK], of_clients[BACK]
+        if ((squares > FAR * size) & (size > 0) | (size > FAR * after) & (after > 0)).any():
+            return layout.cos(self.delta, self.old, when_zero, moved=True)  # the difference below would be rounding
         dots = (after + size - squares) / 2  # |w + d|^2 = |w|^2 + 2 <w, d> + |d|^2
         return fused.cosine(dots, after, size, when_zero)
 

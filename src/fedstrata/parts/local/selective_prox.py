@@ -80,6 +80,7 @@ class SelectiveProx(Local):
             round.note(threshold=state["threshold"])
             return proposal, state
         variance = round.cohort.stats[f"{self.variance}_variance"].double()
-        median = variance.quantile(0.5)
-        round.note(threshold=median if self.asks else state["threshold"], variance=variance)
-        return proposal, {"threshold": median}
+        round.note(variance=variance)
+        if not self.asks:  # else it was the median of all who were asked, and here are those who replied
+            round.note(threshold=state["threshold"])
+        return proposal, {"threshold": variance.quantile(0.5)}

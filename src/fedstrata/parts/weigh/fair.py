@@ -61,7 +61,7 @@ class AFL(Weigh):
 
     def init(self, layout, population):
         equal = torch.full((population,), 1 / population, dtype=torch.float64, device=layout.device)
-        return {"lambda": equal, "sum": layout.zeros(), "rounds": layout.at("model").full(0.0)}
+        return {"lambda": equal, "sum": layout.zeros().double(), "rounds": layout.at("model").full(0.0)}
 
     def weights(self, state, round):
         ids = round.cohort.ids
@@ -74,7 +74,7 @@ class AFL(Weigh):
         return weights[:, None], {"lambda": after, "sum": total, "rounds": state["rounds"] + 1}
 
     def shown(self, state, model):
-        return (state["sum"] + model) / state["rounds"].clamp_min(1).to(model.dtype) if self.average else model
+        return ((state["sum"] + model) / state["rounds"].clamp_min(1)).to(model.dtype) if self.average else model
 
 
 @final

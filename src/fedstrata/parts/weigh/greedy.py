@@ -16,7 +16,7 @@ class FedGAReconstruction(Weigh):
     """FedGA, reconstructed from one sentence about it: clients count by their contribution to the common direction.
 
     "contribution": weights ~ p_k s_k, s_k = max(0, <D_k, mean D> / |mean D|), the m largest kept (all unless given).
-    "validation": in the order of their loss on the server's data, clients join while the merged loss does not rise.
+    "validation": in the order of their loss on the server's data, clients join until the merged loss would rise.
     """
 
     by: Literal["contribution", "validation"] = "contribution"
@@ -55,6 +55,7 @@ class FedGAReconstruction(Weigh):
                 weights = tried / tried.sum()
                 buffers = round.buffers.settled(round.buffers.mean(weights, weights))
                 loss = float(round.proxy.loss(self.mix(weights[:, None], round), buffers))
-                if loss <= best:
-                    chosen, best = tried, loss
+                if loss > best:
+                    break
+                chosen, best = tried, loss
         return chosen
