@@ -198,7 +198,7 @@ def test_the_reconstruction_of_fedga_weighs_by_contribution_or_joins_greedily():
 
 
 def test_nobody_joins_behind_one_who_would_make_the_merged_loss_rise():
-    """In the order of their own losses: 0 begins, with 1 it is worse, and 2, with whom it would be better, comes late."""
+    """In the order of their own losses: 0 begins, with 1 it is worse, and 2, with whom it were better, comes late."""
     moves = torch.tensor([[1.2], [1.5], [0.45]], dtype=torch.float64)
     model = nn.Linear(1, 1, bias=False, dtype=torch.float64)
     one = torch.ones(1, 1, dtype=torch.float64)
