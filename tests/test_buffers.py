@@ -38,6 +38,16 @@ def test_whole_numbers_are_weighed_by_size_and_rounded_half_to_even(buffers):
     assert buffers.mean(even, torch.tensor([0.0, 1, 0, 1, 0]), rounded=True)["count"] == 4
 
 
+def test_what_has_no_finite_mean_stays_as_it_was():
+    old = {"mask": torch.tensor([0, -torch.inf, torch.nan]), "lowest": torch.tensor(torch.inf)}
+    sent = {"mask": old["mask"].expand(2, -1), "lowest": torch.tensor([4.0, 2.0])}
+    for weights in ([0.5, 0.5], [1.0, 0.0]):
+        mean = Buffers(old, sent).mean(torch.tensor(weights), torch.ones(2), rounded=True)
+        assert torch.equal(mean["mask"].nan_to_num(7, 7, 7), torch.tensor([0.0, 7, 7]))
+        assert mean["mask"].isneginf().tolist() == [False, True, False]
+        assert float(mean["lowest"]) == torch.tensor([4.0, 2.0]) @ torch.tensor(weights)
+
+
 def test_recipes_know_whether_a_part_treats_buffers():
     assert not fs.recipes.fedavg().treats
     assert not fs.recipes.fedlws().treats

@@ -332,3 +332,13 @@ def test_folbs_two_samples_are_halves_of_the_cohort():
     assert ((again != 0) != first).any()
     alone = fs.server_step(R.folb(two_sample=True), w, sent(rs[:1]), population=N)
     assert alone.notes["weights"].tolist() == [[1.0]]
+
+
+def test_a_buffer_that_is_not_finite_on_the_server_condemns_nobody():
+    w = {"a.w": np.ones(2), "mask": np.array([0, -np.inf, np.nan])}
+    good, bad = ({"a.w": np.full(2, 3.0), "mask": np.array(m)} for m in ([0, -np.inf, np.nan], [np.nan, 0, 0]))
+    rs = [fs.Reply(client=0, model=good, examples=1), fs.Reply(client=1, model=bad, examples=1)]
+    out = fs.server_step(R.fedavg(), w, rs, buffers=["mask"])
+    assert out.dropped == [1]
+    np.testing.assert_array_equal(out.model["mask"], w["mask"])
+    np.testing.assert_array_equal(out.model["a.w"], [3, 3])

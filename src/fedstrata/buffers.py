@@ -35,7 +35,7 @@ class Buffers:
         for (dtype, _), group in self._alike().items():
             counts = not dtype.is_floating_point
             share, total = (by_size, by_size.sum()) if counts else (weights.double(), 1.0)  # a half stays one
-            means |= _means(group, share, total, dtype if rounded else torch.float64)
+            means |= _means(group, self.old, share, total, dtype if rounded else torch.float64)
         return {n: means[n] for n in self.clients}
 
     def mix(self, weights: Tensor, examples: Tensor) -> "Buffers":
@@ -60,14 +60,23 @@ def _typed(value: Tensor, dtype: torch.dtype) -> Tensor:
     return (value.round() if whole else value).to(dtype)
 
 
-def _means(buffers: Arrays, weights: Tensor, total: Tensor | float, dtype: torch.dtype) -> Arrays:
+def excused(buffers: Arrays, own: Arrays) -> Arrays:
+    """What clients sent, with zeros where the server's own buffers are not finite: nobody answers for those."""
+    return {n: b.masked_fill(~own[n].isfinite().to(b.device), 0) if n in own else b for n, b in buffers.items()}
+
+
+def _means(buffers: Arrays, old: Arrays, weights: Tensor, total: Tensor | float, dtype: torch.dtype) -> Arrays:
     """sum_k weights_k b_k / total, worked out in float64, of all these at once: a model may have hundreds.
 
+    What has no finite mean, as minus infinity in a mask, stays as it was: 0 times infinity would be NaN.
     They are single numbers all or none: BatchNorm's counters, which are quicker to stack than to reshape and join.
     """
     given = list(buffers.values())
     single, k = given[0].dim() == 1, len(weights)
     flat = torch.stack(given, 1) if single else torch.cat([b if b.dim() == 2 else b.flatten(1) for b in given], 1)
-    mean = _typed(weights @ flat.double() / total, dtype)
+    mean = weights @ flat.double() / total
+    if not bool((fine := mean.isfinite()).all()):
+        mean = torch.where(fine, mean, torch.cat([old[n].flatten() for n in buffers]).double())
+    mean = _typed(mean, dtype)
     pieces = mean.unbind() if single else mean.split([b.numel() // k for b in given])
     return {n: p if b.dim() <= 2 else p.view(b.shape[1:]) for (n, b), p in zip(buffers.items(), pieces, strict=True)}

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map
 
-from fedstrata.buffers import BufferPolicy, Buffers
+from fedstrata.buffers import BufferPolicy, Buffers, excused
 from fedstrata.core import Cohort, Proxy, Recipe, Round, State
 from fedstrata.errors import DataError, NotFiniteError
 from fedstrata.layout import Arrays, Layout
@@ -54,8 +54,14 @@ class Replies:
     seen: Updates | None = None  # what was worked out of the updates already
     left_out: tuple[int, ...] = ()  # who sent NaN or infinity, where that was seen on the way
 
-    def usable(self) -> Tensor:
-        """Which clients sent only finite numbers, [K]."""
+    def usable(self, own: Arrays | None = None) -> Tensor:
+        """Which clients sent only finite numbers, [K]; where the server's `own` buffers are not, theirs need not be."""
+        good = self._finite()
+        if own is None or bool(good.all()):
+            return good
+        return replace(self, buffers=excused(self.buffers, own))._finite()
+
+    def _finite(self) -> Tensor:
         others = [*self.buffers.values(), *self.stats.values(), *(v for u in self.uploads.values() for v in u.values())]
         others = [v for v in others if v.is_floating_point()]
         if self.seen is None:
@@ -109,15 +115,17 @@ def screen(
     on_nonfinite: OnNonFinite,
     recipe: Recipe | None = None,
     cohort: Cohort | None = None,
+    own: Arrays | None = None,
 ) -> tuple[Replies, list[int]]:
     """Leave out the clients that sent NaN or infinity: (the usable replies, the ids of the others).
 
-    Given the recipe and the cohort, whatever the recipe asks of the updates is worked out in the same pass.
+    Given the recipe and the cohort, whatever the recipe asks of the updates is worked out in the same pass. `own` has
+    the server's buffers: where these are not finite, clients' need not be.
     """
     if recipe is not None and cohort is not None and len(replies.ids):
         replies = replace(replies, seen=recipe.updates(answered(cohort, replies), replies.delta))
     with quiet(replies.seen is not None and replies.seen.fused):
-        good = replies.usable()
+        good = replies.usable(own)
     sent = zip(replies.ids.tolist(), good.tolist(), strict=True)
     bad = sorted([*replies.left_out, *(i for i, fine in sent if not fine)])
     if bad and on_nonfinite == "raise":

@@ -67,7 +67,7 @@ def server_step(
     heard = _heard(recipe, layout, server.model, kept, ordered)
     size, number = population or server.population, server.number
     cohort = Cohort(layout, heard.ids, heard.stats, server.model, size, number)
-    usable, dropped = _counted(*screen(heard, number, on_nonfinite, recipe, cohort)) if ordered else (heard, [])
+    usable, dropped = _counted(*screen(heard, number, on_nonfinite, recipe, cohort, kept)) if ordered else (heard, [])
     server, notes = close_round(recipe, server, cohort, usable, proxy, lr=lr, seed=seed)
     memory = {"population": torch.tensor(server.population), "round": torch.tensor(server.number)}
     return Outcome(_back(model, server), server.state | {"server": memory}, notes, layout.layers, dropped)

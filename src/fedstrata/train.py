@@ -43,7 +43,7 @@ class Trained:
     """What K clients bring back."""
 
     delta: Tensor  # [K, P]
-    buffers: Arrays  # [K, ...] each
+    buffers: Arrays  # [K, ...] each, where they are sent
     memory: State
     uploads: State
     stats: Arrays  # [K, ...] each, what they measured and tell
@@ -70,7 +70,8 @@ def train(fed: Federation, errand: Errand, watch: Watch = nullcontext, steps: St
     delta = w.sub_(errand.start) if nobody_keeps else w - errand.start
     if fed.fates is not None:
         fed.fates.spoil(delta, errand.start, ids, errand.number)
-    return Trained(delta, buffers, memory | kept, uploads, told)
+    sent = buffers if fed.buffers == "average" else {}  # else nobody looks at them
+    return Trained(delta, sent, memory | kept, uploads, told)
 
 
 def _reported(

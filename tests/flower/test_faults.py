@@ -347,6 +347,38 @@ def test_a_damaged_memory_is_told_of_and_not_used(tmp_path: Path):
     assert said[2]["failed"].keys() == {"1"}
 
 
+class Masked(torch.nn.Linear):
+    """Its mask is not finite, anywhere."""
+
+    def __init__(self, shape: tuple[int, ...], classes: int):
+        super().__init__(int(np.prod(shape)), classes)
+        self.register_buffer("mask", torch.full((2,), -torch.inf), persistent=False)
+
+    def forward(self, input):
+        return super().forward(input.flatten(1))
+
+
+def test_a_mask_of_minus_infinity_is_no_reason_for_quarantine(tmp_path: Path):
+    exp = experiment(model="tests.flower.test_faults:Masked")
+    found = over_grid(exp, tmp_path, spoil=changed(_nan))
+    assert [list(line.get("quarantined", {})) for line in lines(tmp_path / "net")] == [[], ["1"], []]
+    assert "delta has 1 of" in lines(tmp_path / "net")[1]["quarantined"]["1"]
+    assert not equal(found, simulated(exp, tmp_path))
+
+
+def test_buffers_that_nobody_averages_are_not_sent(tmp_path: Path):
+    sent: list[list[str]] = []
+
+    def look(node: int, message: Message, reply: Message) -> Message:
+        sent.append([n for n in unpacked(reply.content)[0] if n.startswith("buffers/")])
+        return reply
+
+    for policy in ("average", "local"):
+        sent.clear()
+        over_grid(experiment(model="tests.flower.test_faults:Masked", buffers=policy), tmp_path / policy, spoil=look)
+        assert any(sent) == (policy == "average")
+
+
 def test_a_store_keeps_the_last_turns_and_goes_back(tmp_path: Path):
     store = stores.Store.of(tmp_path, "run", "../../evil/name")
     assert tmp_path in store.folder.parents

@@ -284,3 +284,34 @@ def test_a_client_whose_examples_are_not_finite_is_dropped(bad, engine):
     run = fs.simulate("fedavg", mlp(), replace(clients, x=x), rounds=2, engine=engine)
     assert [r["dropped"] for r in run.rounds] == [[2], [2]]
     assert all(p.isfinite().all() for p in run.model.parameters())
+
+
+class Masked(torch.nn.Module):
+    """Nobody has a label of the last class, which its mask rules out."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.layer = torch.nn.Linear(6, 4, dtype=torch.float64)
+        self.register_buffer("mask", torch.tensor([0.0, 0, 0, -torch.inf]).double())
+
+    def forward(self, x):
+        return self.layer(x) + self.get_buffer("mask")
+
+
+@pytest.mark.parametrize("policy", ["average", "global", "local"])
+@pytest.mark.parametrize("how", [{"engine": e} for e in ("stacked", "apart", "pool")] + [{"memory": 1e-9}], ids=str)
+def test_a_mask_of_minus_infinity_condemns_nobody_and_stays(how, policy):
+    clients = unequal_clients()
+    clients.x[clients.rows[1]] = torch.nan  # who is still found out
+    run = fs.simulate("fedavg", Masked(), clients, rounds=2, buffers=policy, **how)
+    assert [r["dropped"] for r in run.rounds] == [[1], [1]]
+    assert run.model.get_buffer("mask").tolist() == [0, 0, 0, -torch.inf]
+    assert not torch.equal(flat(run.model), flat(Masked()))
+
+
+@pytest.mark.parametrize("recipe", ["fedlws_official", "ldawa_official", "feddisco(a=9.0) + lws"])
+def test_a_mask_survives_parts_that_look_at_buffers_and_clients_that_weigh_nothing(recipe):
+    run = fs.simulate(recipe, Masked(), unequal_clients(), rounds=4)
+    assert run.model.get_buffer("mask").tolist() == [0, 0, 0, -torch.inf]
+    assert flat(run.model).isfinite().all()

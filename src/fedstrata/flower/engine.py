@@ -18,7 +18,7 @@ from fedstrata.evaluate import Sets, fairness, score
 from fedstrata.flower import quarantine
 from fedstrata.flower.post import Post
 from fedstrata.flower.quarantine import Refused, admitted
-from fedstrata.flower.records import Tree, below, by_part, packed
+from fedstrata.flower.records import Tree, below, by_part, flat, packed
 from fedstrata.flower.roster import Roster
 from fedstrata.flower.settings import Network
 from fedstrata.layout import Arrays
@@ -81,7 +81,7 @@ class OnFlower:
             jobs[i] = self._job("train", server, i, {"brief": told, "stats": known}, **facts)
         enough = min(len(jobs), self.fed.recipe.select.size(len(jobs))) if self.net.over_select > 1 else None
         found = self._asked(jobs, server, "train", _row(self.likeness), enough)
-        kept, spoiled = self._usable(found, cohort)
+        kept, spoiled = self._usable(found, server, cohort)
         if len(kept) < self.net.min_replies:
             return nobody(server, cohort)
         return self._stacked(server, kept, spoiled)
@@ -141,10 +141,10 @@ class OnFlower:
                 self.told.quarantined[name[i]] = str(e)
         return dict(sorted(found.items()))
 
-    def _usable(self, found: Mapping[int, Any], cohort: Cohort) -> tuple[dict[int, Any], list[int]]:
+    def _usable(self, found: Mapping[int, Any], server: Server, cohort: Cohort) -> tuple[dict[int, Any], list[int]]:
         """(the replies without NaN and with a number of examples that can be, whose had NaN)."""
         before = dict(zip(cohort.ids.tolist(), cohort.stats["examples"].tolist(), strict=True))
-        kept, spoiled = {}, []
+        kept, spoiled, own = {}, [], flat({"buffers": server.buffers})
         for i, (arrays, facts) in found.items():
             name = self.roster.names[i]
             try:
@@ -153,7 +153,7 @@ class OnFlower:
                 self.told.quarantined[name] = str(e)
                 continue
             try:
-                quarantine.finite(arrays)
+                quarantine.finite(arrays, own)
             except Refused as e:
                 self.told.quarantined[name] = str(e)
                 spoiled.append(i)

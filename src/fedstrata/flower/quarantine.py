@@ -11,6 +11,7 @@ import torch
 from flwr.app import Array, ArrayRecord, RecordDict
 from torch import Tensor
 
+from fedstrata.buffers import excused
 from fedstrata.flower.records import Tree, flat, unpacked
 from fedstrata.layout import Arrays
 
@@ -47,9 +48,9 @@ def admitted(content: RecordDict, expected: Tree, asked: Mapping[str, Any]) -> t
     return tensors, facts
 
 
-def finite(tensors: Arrays) -> None:
-    """Refuse NaN and infinity."""
-    for name, t in tensors.items():
+def finite(tensors: Arrays, own: Arrays) -> None:
+    """Refuse NaN and infinity, but where the server's own, by the same names, are not finite either."""
+    for name, t in excused(tensors, own).items():
         if t.is_floating_point() and not bool(t.isfinite().all()):
             count = int((~t.isfinite()).sum())
             raise Refused(f"{name} has {count} of {t.numel()} values that are NaN or infinite")

@@ -41,12 +41,17 @@ def collect(
     room: int | None = None,
 ) -> tuple[Replies, list[int]]:
     """(the usable replies, the ids of the others); merged where there is no room for all of them."""
+
+    def usable(cohort: Cohort, brief: State) -> tuple[Replies, list[int]]:
+        back = runtime.train(server, cohort, brief, probes)
+        return screen(back, server.number, on_nonfinite, fed.recipe, cohort, server.buffers)
+
     if room is None or len(cohort) <= room:
-        return screen(runtime.train(server, cohort, brief, probes), server.number, on_nonfinite, fed.recipe, cohort)
+        return usable(cohort, brief)
     parts, dropped = list[Replies](), list[int]()
     for begin in range(0, len(cohort), room):
         some, told = part_of(cohort, brief, slice(begin, begin + room))
-        replies, bad = screen(runtime.train(server, some, told, probes), server.number, on_nonfinite, fed.recipe, some)
+        replies, bad = usable(some, told)
         dropped += bad
         if len(replies.ids):
             parts.append(merged(fed.recipe, server, some, replies))

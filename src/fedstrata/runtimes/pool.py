@@ -57,7 +57,7 @@ class Pool:
         buffers, uploads, stats = tree_map(lambda *vs: torch.cat(vs), *[p[:3] for p in parts])
         replies = Replies(cohort.ids, self.delta[: len(cohort)], buffers, uploads, stats)
         if any(p[3] for p in parts):
-            for i, part, usable in zip(cohort.ids.tolist(), parts, replies.usable(), strict=True):
+            for i, part, usable in zip(cohort.ids.tolist(), parts, replies.usable(server.buffers), strict=True):
                 self.vault.put([i], part[3], usable[None])
         return replies
 

@@ -93,7 +93,7 @@ def visit(
     back = train(fed, errand, watch, steps)
     replies = Replies(cohort.ids[part], back.delta, back.buffers, back.uploads, back.stats)
     if back.memory:
-        vault.put(errand.ids, back.memory, replies.usable())
+        vault.put(errand.ids, back.memory, replies.usable(server.buffers))
     return replies
 
 

@@ -61,7 +61,8 @@ def _within(layout: Layout, norms: Tensor, buffers: Arrays) -> Tensor:
     total.index_add_(-1, _groups_of_tensors(layout, norms), norms.square())
     for n, b in buffers.items():
         if n in group:  # some are in no state_dict
-            total[..., group[n]] += b.double().square().reshape(*lead, -1).sum(-1)
+            finite = b.double().nan_to_num(0, 0, 0)  # a mask may be minus infinity
+            total[..., group[n]] += finite.square().reshape(*lead, -1).sum(-1)
     return total.sqrt()
 
 

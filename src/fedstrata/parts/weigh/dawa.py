@@ -53,8 +53,9 @@ class Dawa(Weigh):
     def treat(self, state, buffers, model, round):
         if not self.include_buffers or round.cohort.number < self.warmup_rounds:
             return buffers
-        sent = {n: b for n, b in round.buffers.clients.items() if b.is_floating_point() and b.dim() > 1}
-        return buffers | {n: _scaled(b.double(), round.buffers.old[n].double()) for n, b in sent.items()}
+        sent, old = round.buffers.clients, round.buffers.old
+        long = [n for n, b in sent.items() if b.is_floating_point() and b.dim() > 1 and bool(old[n].isfinite().all())]
+        return buffers | {n: _scaled(sent[n].double(), old[n].double()) for n in long}
 
 
 def _scaled(b: Tensor, old: Tensor) -> Tensor:
