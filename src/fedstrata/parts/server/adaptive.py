@@ -14,7 +14,10 @@ from fedstrata.errors import check
 
 @dataclass(frozen=True)
 class _FedOpt(Step):
-    """Reddi et al. 2021, Alg. 2, with D = w_hat - w: m' = beta1 m + (1 - beta1) D, w' = w + lr m' / (sqrt v' + tau)."""
+    """Reddi et al. 2021, Alg. 2, with D = w_hat - w: m' = beta1 m + (1 - beta1) D, w' = w + lr m' / (sqrt v' + tau).
+
+    In float32 at least: in half precision a small tau is 0, and so is the square of a small D.
+    """
 
     lr: float = 0.1
     beta1: float = 0.9
@@ -40,11 +43,12 @@ class _FedOpt(Step):
         """v', from v and the squared update."""
 
     def init(self, layout, population):
-        v = torch.full_like(layout.zeros(), self.tau**2 if self.v_init is None else self.v_init)
-        return {"m": layout.zeros(), "v": v, "steps": layout.at("model").full(0.0)}
+        m = layout.zeros().to(torch.promote_types(layout.dtype, torch.float32))
+        v = torch.full_like(m, self.tau**2 if self.v_init is None else self.v_init)
+        return {"m": m, "v": v, "steps": layout.at("model").full(0.0)}
 
     def step(self, state, proposal, round):
-        d = proposal - round.old
+        d = (proposal - round.old).to(state["m"].dtype)
         m = self.beta1 * state["m"] + (1 - self.beta1) * d
         v = self.second(state["v"], d.square())
         steps = state["steps"] + 1
@@ -52,7 +56,8 @@ class _FedOpt(Step):
         if self.bias_correction:
             r = float(steps) + 1
             lr = lr * sqrt(1 - self.beta2**r) / (1 - self.beta1**r)
-        return round.old + lr * m / (v.sqrt() + self.tau), {"m": m, "v": v, "steps": steps}
+        w = (round.old + lr * m / (v.sqrt() + self.tau)).to(round.old.dtype)
+        return w, {"m": m, "v": v, "steps": steps}
 
 
 @final
