@@ -9,6 +9,7 @@ from torch import nn
 
 import fedstrata as fs
 from fedstrata.layout import Layout
+from fedstrata.models.zoo import model as network
 from fedstrata.parts import Dawa, OfficialLWS
 from fedstrata.parts.shrink.official import groups
 from tests import oracle as o
@@ -93,6 +94,18 @@ def test_a_group_ends_after_every_name_with_a_bias_and_the_rest_is_the_last():
     named = {n: torch.zeros(s) for n, s in SHAPES.items()}
     layout = Layout.of_tensors({n: t for n, t in named.items() if n not in BUFFERS}, named)
     assert list(groups(layout).values()) == [0, 0, 1, 1, 2, 2, 2, 2, 3, 4, 4, 5, 5, 5]
+
+
+def test_of_a_transformer_every_block_is_a_group_and_the_head_two():
+    """Eight at depth 6, as in the published code; the first begins with the embedding."""
+    layout = Layout.of(network("vit(depth=6, dim=8, heads=2, mlp=4)", (3, 8, 8), 10))
+    found = groups(layout)
+    assert sorted(set(found.values())) == list(range(8))
+    assert {found[n] for n in ("token", "position", "embed.weight", "embed.bias", "blocks.0.think.4.bias")} == {0}
+    assert {g for n, g in found.items() if n.startswith("blocks.5.")} == {5}
+    assert {n: g for n, g in found.items() if g > 5} == {
+        "norm.weight": 6, "norm.bias": 6, "classifier.weight": 7, "classifier.bias": 7,
+    }  # fmt: skip
 
 
 def test_a_group_of_zeros_is_left_alone_and_clipping_shrinks_a_single_client():

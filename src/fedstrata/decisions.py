@@ -104,7 +104,8 @@ DECISIONS = (
         id="D-10",
         where="FedLWS, paper and published code",
         conflict="beta is 0.1 or 0.01 in the paper, 0.03 in the code, which also keeps beta tau within [0.01, 0.2], "
-        "ends a layer after each bias, and counts and shrinks buffers too",
+        "ends a layer after each bias, in transformers after each block (where the embedding belongs is not known: "
+        "here to the first), and counts and shrinks buffers too",
         choice="the paper",
         option="`fedlws_official`",
         parts=("LWS", "OfficialLWS"),

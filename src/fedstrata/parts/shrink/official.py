@@ -16,9 +16,11 @@ from fedstrata.layout import Arrays, Layout
 class OfficialLWS(Step):
     """The published code of FedLWS (D-10): w <- gamma w, gamma = |w^t| / (|w^t| + clip(beta tau) |w - w^t|), in groups.
 
-    A group ends after every name of the state_dict that contains "bias". Running statistics and counters are inside the
-    groups and their norms, and are multiplied by gamma too. beta tau is clipped to [low, high], so that beta = 0 is not
-    FedAvg and a single client still shrinks. Frozen parameters are outside. To reproduce that code, for nothing else.
+    A group ends after every name of the state_dict that contains "bias"; of a transformer, whose layers are called
+    blocks.0, blocks.1, ..., every block is one group, the first with the embedding before it. Running statistics and
+    counters are inside the groups and their norms, and are multiplied by gamma too. beta tau is clipped to [low, high],
+    so that beta = 0 is not FedAvg and a single client still shrinks. Frozen parameters are outside. To reproduce that
+    code, for nothing else.
     """
 
     beta: float = 0.03
@@ -73,9 +75,11 @@ def _groups_of_tensors(layout: Layout, like: Tensor) -> Tensor:
 
 
 def groups(layout: Layout) -> dict[str, int]:
-    """The group of every name of the state_dict: one ends after each name that contains "bias"."""
+    """The group of every name of the state_dict: one ends after each block, and after them with each "bias"."""
+    blocks = [name.split(".")[1] if name.startswith("blocks.") else "" for name in layout.names] + [""]
+    behind = max((i + 1 for i, block in enumerate(blocks) if block), default=0)  # all blocks
     found, group = {}, 0
-    for name in layout.names:
+    for i, name in enumerate(layout.names):
         found[name] = group
-        group += "bias" in name
+        group += "bias" in name if i >= behind else blocks[i] not in ("", blocks[i + 1])
     return found
