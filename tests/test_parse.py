@@ -53,6 +53,13 @@ def test_slots_given_replace_those_of_the_method():
         ("fedprx", "no method is called 'fedprx'; did you mean 'fedprox'?"),
         ("FedProx(mu=1)", "no method is called 'FedProx'; did you mean 'fedprox'?"),
         ("qqq", "no method is called 'qqq'; choose from adadecay, adagrad"),
+        (
+            "fedlws(mode='fixed', beta=9.0)",
+            "fedlws(mode='fixed') shrinks by given factors: leave out beta and skip_norm",
+        ),
+        ("fedlws(mode='fixed', skip_norm=True)", "fedlws(mode='fixed') shrinks by given factors: leave out beta"),
+        ("feddyn + fedlayerwise + lws", "say which in a method's brackets, as in feddyn(weigh=Angle()) + lws"),
+        ("fedbs + fedavg(select=Sample(k=3))", "as in fedbs(select=Sample(k=10)) + lws"),
         ("fedprox(mmu=1)", "fedprox has no setting 'mmu'; did you mean 'mu'?"),
         (
             "fedavg(mu=1)",

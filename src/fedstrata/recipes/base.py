@@ -10,6 +10,9 @@ from fedstrata.values import refuse_unknown
 DEFAULTS: dict[str, Any] = {"select": Everyone(), "weigh": BySize()}
 """What fills the slots that nobody fills."""
 
+INSTEAD = {"weigh": "feddyn(weigh=Angle()) + lws", "select": "fedbs(select=Sample(k=10)) + lws"}
+"""How a method is told to have another part than its own in the slots that take one."""
+
 SLOTS = ("select", "local", "weigh", "server", "shrink", "finish")
 
 
@@ -30,5 +33,6 @@ def combine(*terms: Recipe | Part) -> Recipe:
         if part.slot in many:
             many[part.slot].append(part)
         elif part != DEFAULTS[part.slot] and one.setdefault(part.slot, part) != part:
-            raise SettingError(f"a recipe has one {part.slot} part, not both {one[part.slot]!r} and {part!r}")
+            both = f"a recipe has one {part.slot} part, not both {one[part.slot]!r} and {part!r}"
+            raise SettingError(f"{both}; say which in a method's brackets, as in {INSTEAD[part.slot]}")
     return recipe(**one, **{slot: tuple(parts) for slot, parts in many.items()})

@@ -7,7 +7,7 @@ docstring is what `fedstrata methods` shows, the second the paper.
 from typing import Any, Literal
 
 from fedstrata.core import Recipe
-from fedstrata.errors import SettingError, near
+from fedstrata.errors import SettingError, check, near
 from fedstrata.layout import Grain
 from fedstrata.parts import (
     AFL,
@@ -152,6 +152,8 @@ def fedlws(
     """Shrink each layer of the average by how much the clients disagree in it.
     Shi et al., ICLR 2025."""
     grain = _one_of("mode", mode, "layer", "tensor", "model", "fixed")
+    plain = beta == 0.1 and not skip_norm
+    check(plain or grain != "fixed", "fedlws(mode='fixed') shrinks by given factors: leave out beta and skip_norm")
     step = FixedShrink(variant=variant) if grain == "fixed" else LWS(beta, grain, variant, skip_norm)
     return recipe(**{"shrink": step} | slots)
 
