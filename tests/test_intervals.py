@@ -1,6 +1,7 @@
 """FedLAMA: which tensors are averaged less often, and what clients go on from in between."""
 
 from copy import deepcopy
+from dataclasses import dataclass
 
 import numpy as np
 import pytest
@@ -8,7 +9,11 @@ import torch
 from torch import Tensor, nn
 
 import fedstrata as fs
-from fedstrata.parts import Intervals, Prox, Sample
+from fedstrata.descent import Federation
+from fedstrata.parts import DC, Intervals, Prox, Sample, Scaffold
+from fedstrata.runtimes import Stacked, Vault
+from fedstrata.simulate import first_server, first_stats, play
+from fedstrata.task import Task
 from tests.federations import unequal_clients
 from tests.slow import FIVE, cohorts, descend, library, shares
 
@@ -144,3 +149,32 @@ def test_other_local_parts_hold_clients_to_the_global_model_and_not_to_their_own
     run = library(recipe, 4, FIVE, model=deep(), training=strong)
     free = library(R.fedlama(2, 0), 4, FIVE, model=deep(), training=strong)
     assert float(run.notes[3]["drift"].sum()) < float(free.notes[3]["drift"].sum())
+
+
+@dataclass(frozen=True)
+class Watch(fs.Local):
+    """Remembers where training began, and where the global model was."""
+
+    def enroll(self, task, buffers):
+        return {"began": task.layout.zeros(), "start": task.layout.zeros()}
+
+    def report(self, w, turn):
+        return {"began": turn.began, "start": turn.start}, {}
+
+
+@pytest.mark.parametrize(("part", "key"), [(Scaffold(), "c_k"), (DC(), "g")])
+def test_gradients_are_measured_from_where_a_client_began(part, key):
+    """SCAFFOLD's c_k' - c_k + c and FedDC's g_k' - g_k + g / omega are the mean gradient of the client's own steps."""
+    recipe = R.recipe(local=(part, Intervals(2, 0), Watch()))
+    fed = Federation(recipe, Task.of(deep()), unequal_clients((9, 9)), fs.SGD(lr=0.2, batch=5))
+    vault, server = Vault(recipe.enroll(fed.task, {})), first_server(fed, deep(), first_stats(fed))
+    kept, apart = torch.zeros(fed.task.layout.size, dtype=torch.float64), []
+    for _ in range(5):
+        common = server.state["local.0"]["c" if key == "c_k" else "g"]
+        server, *_ = play(fed, Stacked(fed, vault, {}), server, None, "drop")
+        mine, own, watched = (vault.memories[0][f"local.{i}"] for i in range(3))
+        seen = (watched["began"] - own["own"]) / (2 * 0.2)  # of two steps
+        torch.testing.assert_close(mine[key] - kept + common, seen, rtol=0, atol=1e-12)
+        kept = mine[key]
+        apart.append(not torch.equal(watched["began"], watched["start"]))
+    assert any(apart)

@@ -52,7 +52,9 @@ def cost_card(recipe: Recipe, task: Task, buffers: Arrays) -> CostCard:
     for name, part in recipe.locals().items():
         told = {n: v[0] for n, v in briefs[name].items()}
         common = task, SGD(), layout.zeros(), buffers, told, memory[name]
-        turn = Turn(*common, {n: v[0] for n, v in stats.items()}, lr=1.0, steps=1, trained=buffers)
+        turn = Turn(
+            *common, {n: v[0] for n, v in stats.items()}, lr=1.0, began=layout.zeros(), steps=1, trained=buffers
+        )
         uploads[name] = part.report(layout.zeros(), turn)[1]
     model = layout.size * layout.zeros().element_size() + _bytes(buffers)
     measured = sorted(recipe.told & REVEALED.keys())

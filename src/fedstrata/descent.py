@@ -91,7 +91,7 @@ def descend(
     ids, schedule = [errand.ids[i] for i in order], schedule.ordered(order)
     given = tree_map(lambda v: v[there], given_to(fed, errand, stats))
     begun = with_hook(fed, "begin")
-    w = over_clients(partial(_begin, fed, errand.start, lr), given) if begun else errand.start.expand(len(ids), -1)
+    w = over_clients(partial(begin, fed, errand.start, lr), given) if begun else errand.start.expand(len(ids), -1)
     own = tree_map(lambda v: v[there], (errand.buffers, _optimizer(fed, errand)))
     desk = Desk(errand.start, lr, given, w.clone(), *own)
     feed = Feed.of(fed, ids, errand.number, schedule)
@@ -242,10 +242,13 @@ def over_desk(f: Callable[..., Any], desk: Desk, *args: Any) -> Any:
     return over_clients(f, desk.start, *args)
 
 
-def turn_of(fed: Federation, name: str, start: Tensor, given: Given, lr: Rate, **end: Any) -> Turn:
+def turn_of(
+    fed: Federation, name: str, start: Tensor, given: Given, lr: Rate, began: Tensor | None = None, **end: Any
+) -> Turn:
     """One client's turn as a local part sees it."""
     brief, memory, stats, buffers = given
-    return Turn(fed.task, fed.training, start, buffers, brief[name], memory[name], stats, lr, **end)
+    own = brief[name], memory[name], stats
+    return Turn(fed.task, fed.training, start, buffers, *own, lr, start if began is None else began, **end)
 
 
 def given_to(fed: Federation, errand: Errand, stats: Arrays) -> Given:
@@ -265,7 +268,7 @@ def with_hook(fed: Federation, hook: str) -> dict[str, Local]:
     return {n: p for n, p in fed.recipe.locals().items() if getattr(type(p), hook) is not getattr(Local, hook)}
 
 
-def _begin(fed: Federation, start: Tensor, lr: float, given: Given) -> Tensor:
+def begin(fed: Federation, start: Tensor, lr: float, given: Given) -> Tensor:
     """Where one client's training starts, [P]."""
     w = start
     for n, part in with_hook(fed, "begin").items():

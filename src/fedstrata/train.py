@@ -18,6 +18,7 @@ from fedstrata.descent import (
     Federation,
     Given,
     Steps,
+    begin,
     descend,
     gathered,
     given_to,
@@ -85,7 +86,7 @@ def _reported(
         return memory, uploads
 
     def report(w: Tensor, after: Arrays, given: Given, steps: Tensor) -> Any:
-        end = {"steps": steps, "trained": after}
+        end = {"began": begin(fed, errand.start, lr, given), "steps": steps, "trained": after}
         return {n: p.report(w, turn_of(fed, n, errand.start, given, lr, **end)) for n, p in parts.items()}
 
     pairs = over_clients(report, w, buffers, given_to(fed, errand, stats), steps)

@@ -25,7 +25,7 @@ class Cohort:
     model: Tensor  # [P] the global model they receive
     population: int
     number: int = 0  # of the round, from 0
-    mean_examples: float = 1.0  # over all clients that have any
+    mean_examples: float = 1.0  # over all N clients, n / N
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -43,6 +43,7 @@ class Turn:
     memory: Arrays  # what this part kept on this client
     stats: Arrays  # this client's own measurements, taken at `start`
     lr: "Rate"  # of this round
+    began: Tensor  # [P] where its training began: `start`, unless a part's `begin` says otherwise
     steps: Tensor | int = 0  # local steps taken, known once training ends
     trained: Arrays = field(default_factory=dict)  # the client's own buffers, known once training ends
 

@@ -22,6 +22,7 @@ class DC(Local):
     alpha: float = 0.01
     clip: float | None = None  # the largest norm of a gradient, 10 in the authors' code
     elementwise = True
+    vectors = ("dg",)
 
     def validate(self):
         check(self.alpha > 0, f"DC.alpha must be above 0; got {self.alpha}")
@@ -29,6 +30,10 @@ class DC(Local):
 
     def adapt_training(self, training):
         return training if self.clip is None else replace(training, clip=self.clip)
+
+    @property
+    def means(self):
+        return frozenset({"h", "g"})
 
     def init(self, layout, population):
         return {"h": layout.zeros(), "g": layout.zeros()}  # the mean drift, the mean update
@@ -46,7 +51,7 @@ class DC(Local):
 
     def report(self, w, turn):
         omega = turn.brief["omega"].to(w.dtype)
-        change = (turn.start - w) / (turn.steps * turn.lr) - turn.brief["g"] / omega
+        change = (turn.began - w) / (turn.steps * turn.lr) - turn.brief["g"] / omega
         memory = {"h": turn.memory["h"] + (w - turn.start), "g": turn.memory["g"] + change}
         return memory, {"dg": omega * change}
 

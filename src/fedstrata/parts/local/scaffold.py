@@ -6,7 +6,7 @@ from typing import Literal, final
 from torch import Tensor
 
 from fedstrata.core import Local, Round
-from fedstrata.errors import NeedError
+from fedstrata.errors import DataError, NeedError
 
 
 @final
@@ -21,6 +21,7 @@ class Scaffold(Local):
 
     option: Literal[1, 2] = 2
     elementwise = True
+    vectors = ("dc",)
 
     @property
     def needs(self):
@@ -33,6 +34,10 @@ class Scaffold(Local):
     @property
     def additive(self):
         return True  # of the uploads, their sum
+
+    @property
+    def means(self):
+        return frozenset({"c"})
 
     def init(self, layout, population):
         return {"c": layout.zeros()}
@@ -50,7 +55,7 @@ class Scaffold(Local):
         if self.option == 1:
             c_k = turn.stats["gradient"]  # Eq. 4, option I
         else:
-            seen = (turn.start - w) / (turn.steps * turn.lr)  # the mean gradient of this turn
+            seen = (turn.began - w) / (turn.steps * turn.lr)  # the mean gradient of this turn
             c_k = turn.memory["c_k"] - turn.brief["c"] + seen  # Eq. 4, option II
         return {"c_k": c_k}, {"dc": c_k - turn.memory["c_k"]}
 
@@ -64,4 +69,7 @@ class Scaffold(Local):
         if self.option == 1 or steps is None or round.lr is None or "clients" in round.cohort.stats:
             or_else = "" if self.option == 1 else ", or its steps and the learning rate"
             raise NeedError(f"Scaffold needs each client's upload 'dc'{or_else}")
+        if bool((none := steps <= 0).any()):
+            client = int(round.cohort.ids[none][0])
+            raise DataError(f"Scaffold divides by a client's steps, and client {client} took none; leave its reply out")
         return -c - round.delta / (steps * round.lr).to(c.dtype)[:, None]  # Eq. 4, option II
