@@ -10,7 +10,11 @@ from torch import Tensor, nn
 
 import fedstrata as fs
 from fedstrata.clients import Clients, probe_batches
+from fedstrata.descent import Federation
 from fedstrata.parts import Sample, SelectiveProx
+from fedstrata.server import open_round
+from fedstrata.simulate import first_server, first_stats
+from fedstrata.task import Task
 from tests.federations import mlp, unequal_clients
 from tests.slow import (
     FIVE,
@@ -47,6 +51,18 @@ def mean(models: list[Tensor], p: list[float]) -> Tensor:
 def gradient(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
     return torch.cat([g.reshape(-1) for g in torch.autograd.grad(nn.functional.cross_entropy(model(x), y),
                                                                  list(model.parameters()))])  # fmt: skip
+
+
+@pytest.mark.parametrize(("recipe", "share"), [
+    (R.feddc(), lambda brief: brief["omega"]), (R.feddyn(alpha=0.3, by_size=True), lambda brief: 0.3 / brief["alpha"]),
+])  # fmt: skip
+def test_the_mean_of_n_is_over_all_clients_also_those_without_data(recipe, share):
+    """So that the mean of omega_k = n_k / mean(n) over all N is 1."""
+    fed = Federation(recipe, Task.of(mlp()), unequal_clients((8, 0, 5, 0, 9)), TRAIN)
+    server = first_server(fed, mlp(), first_stats(fed))
+    _, cohort, brief = open_round(recipe, server, np.random.default_rng(0), lambda *_: {})
+    assert cohort.ids.tolist() == [0, 2, 4]
+    assert float(share(brief["local.0"]).sum() / 5) == pytest.approx(1)
 
 
 def test_some_client_sits_out_and_comes_back():

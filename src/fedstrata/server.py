@@ -102,8 +102,7 @@ def open_round(
     ids = pool[chosen].sort().values
     heard = heard | _asked(server, recipe.briefing - recipe.select.asks, ids, ask)
     server = replace(server, state=server.state | {"select": memory})
-    n = server.stats["examples"]
-    mean = float(n[n > 0].mean()) if len(pool) else 1.0
+    mean = float(server.stats["examples"].mean()) if len(pool) else 1.0
     cohort = Cohort(server.layout, ids, _at(heard, ids), server.model, server.population, server.number, mean)
     cohort = replace(cohort, ids=ids.to(server.model.device))
     return server, cohort, recipe.brief(server.state, cohort)

@@ -51,7 +51,7 @@ def with_saboteur(recipe: Recipe, size: int = 3) -> Recipe:
 
 @pytest.mark.parametrize(
     "name", [n for n in PLAIN if n not in ("feddc", "ccvr")]
-)  # whose mean of n, and whose last survey, count every client that has data
+)  # whose mean of n counts client 1's examples, and whose last survey counts it
 def test_a_client_that_returns_nan_counts_for_nothing(name):
     """The run is that of a federation in which this client has no data, but for FedDyn and SCAFFOLD's 1/N."""
     recipe = R.METHODS[name]()
