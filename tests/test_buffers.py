@@ -48,6 +48,14 @@ def test_what_has_no_finite_mean_stays_as_it_was():
         assert float(mean["lowest"]) == torch.tensor([4.0, 2.0]) @ torch.tensor(weights)
 
 
+def test_complex_buffers_keep_their_imaginary_parts():
+    old = {"turn": torch.tensor([1j, 2.0]), "mean": torch.zeros(3)}
+    sent = {"turn": torch.tensor([[1j, 2.0], [3j, 4 - 2j]]), "mean": torch.ones(2, 3)}
+    mean = Buffers(old, sent).mean(torch.tensor([0.5, 0.5]), torch.ones(2), rounded=True)
+    assert torch.equal(mean["turn"], torch.tensor([2j, 3 - 1j]))
+    assert torch.equal(mean["mean"], torch.ones(3))
+
+
 def test_recipes_know_whether_a_part_treats_buffers():
     assert not fs.recipes.fedavg().treats
     assert not fs.recipes.fedlws().treats

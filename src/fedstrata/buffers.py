@@ -31,6 +31,9 @@ class Buffers:
         """
         if not self.clients:
             return self.old
+        if any(b.is_complex() for b in self.clients.values()):  # pairs of numbers
+            pairs = replace(self, old=_pairs(self.old), clients=_pairs(self.clients)).mean(weights, examples, rounded)
+            return {n: torch.complex(*m.unbind(-1)) if self.clients[n].is_complex() else m for n, m in pairs.items()}
         by_size, means = examples.double(), {}
         for (dtype, _), group in self._alike().items():
             counts = not dtype.is_floating_point
@@ -53,6 +56,11 @@ class Buffers:
         """These values in the types that the buffers have; whole numbers are rounded half to even."""
 
         return {n: _typed(values[n], old.dtype) for n, old in self.old.items()}
+
+
+def _pairs(buffers: Arrays) -> Arrays:
+    """The same with real and imaginary parts in a last axis."""
+    return {n: torch.view_as_real(b) if b.is_complex() else b for n, b in buffers.items()}
 
 
 def _typed(value: Tensor, dtype: torch.dtype) -> Tensor:

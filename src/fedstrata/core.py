@@ -59,6 +59,11 @@ class Part(Value):
         """Whether its server half needs no more than sums over clients: the proposal, summed uploads, means by size."""
         return False
 
+    @property
+    def means(self) -> frozenset[str]:
+        """Which of its state are means over all N clients, those who never took part counting as zero."""
+        return frozenset()
+
     def init(self, layout: Layout, population: int) -> Arrays:
         """The server's state before the first round."""
         return {}
@@ -95,6 +100,7 @@ class Local(Part):
 
     slot = "local"
     elementwise: ClassVar[bool] = False  # `correct` takes each number by itself: it works as it is on stacked clients
+    vectors: ClassVar[tuple[str, ...]] = ()  # which of its uploads have one number a parameter, [P]
 
     @property
     def pull(self) -> float | None:
@@ -269,6 +275,11 @@ class Recipe(Value):
     def init(self, layout: Layout, population: int) -> State:
         """The server's state before the first round."""
         return {name: p.init(layout, population) for name, p in self.parts().items()}
+
+    def joined(self, state: State, share: float) -> State:
+        """The state once clients have joined, of whom those before are this share: means over all count them in."""
+        means = {name: {n: state[name][n] * share for n in part.means} for name, part in self.parts().items()}
+        return {name: own | means.get(name, {}) for name, own in state.items()}
 
     def adapt(self, model: nn.Module, training: "Training", seed: int) -> tuple[nn.Module, "Training"]:
         """The model and the local training as the local parts want them."""

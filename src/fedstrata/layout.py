@@ -61,6 +61,8 @@ class Layout:
         """One layer for each dotted prefix; tensors on the same storage are one. `names` may list buffers too."""
         first: dict[object, str] = {}
         aliases = tuple((n, first[key]) for n, t in named.items() if first.setdefault(key := _storage(n, t), n) != n)
+        if bent := [n for n in first.values() if named[n].is_complex()]:
+            raise ModelError(f"{bent[0]!r} is complex; keep real and imaginary parts as real parameters")
         _refuse_overlaps({n: named[n] for n in first.values()})
         layers: dict[str, list[str]] = {}
         for name in first.values():
@@ -193,6 +195,8 @@ class Layout:
                 raise ModelError(f"the parameter {name!r} is missing; {near(name, arrays)}")
             if tuple(arrays[name].shape) != shape:
                 raise ModelError(f"{name!r} has shape {tuple(arrays[name].shape)} where the model has {shape}")
+            if arrays[name].is_complex():
+                raise ModelError(f"{name!r} is complex where the model has real numbers")
         own = {n for n, _ in self.tensors} | {n for n, _ in self.aliases}
         if extra := [n for n in arrays if n not in own]:
             raise ModelError(f"the model has no trainable parameter {extra[0]!r}; {near(extra[0], own)}")

@@ -15,7 +15,7 @@ from fedstrata.core import Cohort, Proxy, Recipe, Round, State
 from fedstrata.errors import DataError, NotFiniteError
 from fedstrata.layout import Arrays, Layout
 from fedstrata.optim import Training
-from fedstrata.tables import finite_rows
+from fedstrata.tables import finite, finite_rows
 from fedstrata.threads import quiet
 from fedstrata.updates import Updates
 
@@ -160,10 +160,10 @@ def close_round(
             round.note(drift=seen.norm("layer"))  # [K, L]
         model, after, state = recipe.aggregate(server.state, round, replies.uploads)
         sound = seen.sound(model)
-    if not sound:
+    if wrong := [*([] if sound else ["a model"]), *_spoiled(recipe, server.state, state)]:
         raise NotFiniteError(
-            f"round {cohort.number}: the server's step gave a model with NaN or infinite values, though every client's "
-            "reply was finite; lower the learning rate or the strength of the correction"
+            f"round {cohort.number}: the server's step gave {wrong[0]} with NaN or infinite values, though every "
+            "client's reply was finite; lower the learning rate or the strength of the correction"
         )
     after = after if buffers == "average" else server.buffers
     told = {n: v for n, v in replies.stats.items() if v.dim() == 1 and single}
@@ -184,6 +184,15 @@ def answered(cohort: Cohort, replies: Replies) -> Cohort:
 def clients_in_words(ids: Sequence[int]) -> str:
     """These clients in words."""
     return f"client {ids[0]}" if len(ids) == 1 else f"clients {', '.join(map(str, ids))}"
+
+
+def _spoiled(recipe: Recipe, before: State, after: State) -> list[str]:
+    """What of the parts' states is no longer finite, in words; what never was, such as a table with gaps, may be so."""
+    kinds = {name: type(part).__name__ for name, part in recipe.parts().items()}
+    pairs = ((name, key, v, before[name].get(key, v)) for name in kinds for key, v in after[name].items())
+    return [
+        f"{kinds[name]} a state {key!r}" for name, key, v, old in pairs if not (v is old or finite(v)) and finite(old)
+    ]
 
 
 def _with_more(chosen: Tensor, count: int, spare: float, rng: np.random.Generator) -> Tensor:

@@ -8,13 +8,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedstrata.core import Cohort, Proxy, Recipe, State
-from fedstrata.errors import DataError, ModelError, NeedError, near
+from fedstrata.core import Cohort, Local, Proxy, Recipe, State
+from fedstrata.errors import DataError, ModelError, NeedError, check, near
 from fedstrata.layout import Arrays, Layout
 from fedstrata.server import OnNonFinite, Replies, Server, close_round, screen
 
 BUFFERS = ("running_mean", "running_var", "num_batches_tracked")
 """How names of buffers end, where nobody says which they are."""
+
+OTHER_STATE = "give the state of the round before, or none in the first"
+"""What to do about a state that does not fit."""
 
 
 @dataclass(frozen=True)
@@ -54,22 +57,23 @@ def server_step(
     """One round of a recipe's server half: from the model that the clients started from and their replies.
 
     Layers come from the dotted prefix of the names. Running statistics and counters are buffers, or what `buffers`
-    names. `population` counts all clients; unless given, the highest client id seen so far plus one. `lr` is the
-    clients' learning rate, for the methods that need it; `seed` is for those that draw.
+    names. `population` counts all clients; unless given, the highest client id seen so far plus one. It may grow: what
+    is a mean over all clients counts newcomers in. `lr` is the clients' learning rate, for the methods that need it;
+    `seed` is for those that draw.
     """
     recipe = replace(recipe, finish=())  # what is done once, after the last round, is no round's business
     recipe.check(recipe.needs - ({"proxy"} if proxy is None else set()))
+    check(lr is None or lr > 0, f"lr, the clients' learning rate, must be above 0; got {lr}")
     named = _tensors(model)
     trained, kept = _cut(named, buffers)
     layout = Layout.of_tensors(trained, named)
     ordered = sorted(replies, key=lambda r: r.client)
-    server = _begun(recipe, layout, layout.flatten(trained), kept, ordered, state, population)
-    heard = _heard(recipe, layout, server.model, kept, ordered)
-    size, number = population or server.population, server.number
+    server, size = _begun(recipe, layout, layout.flatten(trained), kept, ordered, state, population)
+    heard, number = _heard(recipe, layout, server.model, kept, ordered), server.number
     cohort = Cohort(layout, heard.ids, heard.stats, server.model, size, number)
     usable, dropped = _counted(*screen(heard, number, on_nonfinite, recipe, cohort, kept)) if ordered else (heard, [])
     server, notes = close_round(recipe, server, cohort, usable, proxy, lr=lr, seed=seed)
-    memory = {"population": torch.tensor(server.population), "round": torch.tensor(server.number)}
+    memory = {"population": torch.tensor(size), "round": torch.tensor(server.number)}
     return Outcome(_back(model, server), server.state | {"server": memory}, notes, layout.layers, dropped)
 
 
@@ -81,12 +85,35 @@ def _begun(
     replies: Sequence[Reply],
     state: State | None,
     population: int | None,
-) -> Server:
-    """The server before the round: as the last one left it, with room for every client seen so far."""
-    seen, number = (int(state["server"][n]) for n in ("population", "round")) if state else (0, 0)
-    table = max([seen, population or 0, *(r.client + 1 for r in replies)])
-    parts = {n: s for n, s in state.items() if n != "server"} if state else recipe.init(layout, population or table)
-    return Server(layout, w, kept, parts, {"examples": torch.zeros(table, dtype=torch.float64)}, number)
+) -> tuple[Server, int]:
+    """(the server before the round, as the last one left it, N); with room for every client that replied."""
+    seen, number = _before(recipe, layout, state) if state else (0, 0)
+    size = population or max([seen, *(r.client + 1 for r in replies)])
+    check(size >= len(replies), f"population is {size}, and {len(replies)} clients replied; it counts all clients")
+    parts = {n: s for n, s in state.items() if n != "server"} if state else recipe.init(layout, size)
+    if state and size != seen:
+        parts = recipe.joined(parts, seen / size)
+    table = torch.zeros(max([size, *(r.client + 1 for r in replies)]), dtype=torch.float64)
+    return Server(layout, w, kept, parts, {"examples": table}, number), size
+
+
+def _before(recipe: Recipe, layout: Layout, state: State) -> tuple[int, int]:
+    """(N, the number of the round) as a state says, if it is one of this recipe and model."""
+    for name in ("server", *recipe.parts()):
+        if name not in state:
+            raise DataError(f"the state has no {name!r}, which this recipe leaves; {OTHER_STATE}")
+    seen, number = (int(state["server"][n]) for n in ("population", "round"))
+    for name, part in recipe.parts().items():
+        for key, fresh in part.init(layout.to("meta"), seen).items():  # shapes alone, which take no memory
+            old, table = state[name].get(key), fresh.dim() > 0 and len(fresh) == seen
+            if old is None:
+                raise DataError(f"the state of {name!r} has no {key!r}, as {type(part).__name__} keeps; {OTHER_STATE}")
+            if (old.shape[1:], fresh.dim()) != (fresh.shape[1:], old.dim()) or not (table or old.shape == fresh.shape):
+                shapes = f"shape {tuple(old.shape)}, where the model needs {tuple(fresh.shape)}"
+                raise DataError(
+                    f"the state of {name!r}, {type(part).__name__}, has a {key!r} of {shapes}; {OTHER_STATE}"
+                )
+    return seen, number
 
 
 def _back(model: Mapping[str, Any], server: Server) -> dict[str, Any]:
@@ -117,7 +144,8 @@ def _cut(named: Arrays, buffers: Sequence[str] | None) -> tuple[Arrays, Arrays]:
         raise ModelError(f"the model has no buffer {unknown[0]!r}; {near(unknown[0], named)}")
 
     def is_buffer(name: str, t: Tensor) -> bool:
-        return not t.is_floating_point() or (name in buffers if buffers is not None else name.endswith(BUFFERS))
+        counts = not (t.is_floating_point() or t.is_complex())
+        return counts or (name in buffers if buffers is not None else name.endswith(BUFFERS))
 
     kept = {n: t for n, t in named.items() if is_buffer(n, t)}
     trained = {n: t for n, t in named.items() if n not in kept}
@@ -142,7 +170,7 @@ def _heard(recipe: Recipe, layout: Layout, w: Tensor, kept: Arrays, replies: Seq
     ]
     stats |= {n: _stat(n, replies, who, layout) for n, who in wanted}
     stats |= {"steps": _stat("steps", replies, "", layout)} if all("steps" in r.stats for r in replies) else {}
-    uploads = {name: _uploads(layout, replies) for name in recipe.locals()}
+    uploads = {name: _uploads(part, layout, replies) for name, part in recipe.locals().items()}
     return Replies(torch.tensor(ids), delta, buffers, uploads, stats)
 
 
@@ -156,8 +184,8 @@ def _counted(replies: Replies, dropped: list[int]) -> tuple[Replies, list[int]]:
 
 def _one(reply: Reply, layout: Layout, kept: Arrays) -> tuple[Tensor, Arrays]:
     """A client's parameters [P] and buffers."""
-    given = _tensors(reply.model)
     try:
+        given = _tensors(reply.model)
         row = layout.flatten({n: t for n, t in given.items() if n not in kept})
     except ModelError as e:
         raise ModelError(f"client {reply.client}: {e}") from None
@@ -191,16 +219,29 @@ def _numbers(value: Any, layout: Layout) -> Tensor:
     return torch.as_tensor(np.asarray(value), dtype=torch.float64)
 
 
-def _uploads(layout: Layout, replies: Sequence[Reply]) -> Arrays:
-    """What every client uploaded, [K, ...] by name; an upload by parameter name becomes a vector."""
-
-    def row(value: Any) -> Tensor:
-        if isinstance(value, Mapping):
-            return layout.flatten(_tensors(value))
-        return torch.as_tensor(value)
-
+def _uploads(part: Local, layout: Layout, replies: Sequence[Reply]) -> Arrays:
+    """What every client uploaded, [K, ...] by name."""
     names = [n for n in replies[0].uploads if all(n in r.uploads for r in replies)]
-    return {n: torch.stack([row(r.uploads[n]) for r in replies]) for n in names}
+    return {n: _upload(part, n, layout, replies) for n in names}
+
+
+def _upload(part: Local, name: str, layout: Layout, replies: Sequence[Reply]) -> Tensor:
+    """One upload of every client, [K, ...]; one by parameter name becomes a vector, and these have the model's type."""
+    rows = list[Tensor]()
+    for r in replies:
+        value = r.uploads[name]
+        where, vector = f"client {r.client}: {type(part).__name__}'s upload {name!r}", name in part.vectors
+        try:
+            row = layout.flatten(_tensors(value)) if isinstance(value, Mapping) else torch.as_tensor(value)
+        except ModelError as e:
+            raise ModelError(f"{where}: {e}") from None
+        want = (layout.size,) if vector else tuple((rows or [row])[0].shape)
+        if tuple(row.shape) != want:
+            raise ModelError(f"{where} has shape {tuple(row.shape)}, where {want} is needed")
+        if row.is_complex():
+            raise ModelError(f"{where} is complex, where real numbers are needed")
+        rows.append(row.to(layout.device, layout.dtype) if vector else row)
+    return torch.stack(rows)
 
 
 def _like(value: Tensor, given: Any) -> Any:

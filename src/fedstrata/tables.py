@@ -1,6 +1,7 @@
 """Tables with a row for every client, some of which are looked at or replaced in a round."""
 
 from collections.abc import Sequence
+from math import isfinite
 
 import torch
 from torch import Tensor
@@ -30,6 +31,11 @@ def finite_rows(tables: Sequence[Tensor]) -> Tensor:
     small = [t for t in flat if t.shape[1] < SMALL]
     joined = [torch.cat(small, 1)] if len(small) > 1 else small
     return torch.stack([_finite(t) for t in (*joined, *(t for t in flat if t.shape[1] >= SMALL))]).all(0)
+
+
+def finite(t: Tensor) -> bool:
+    """Whether there is neither NaN nor infinity in it."""
+    return not t.is_floating_point() or isfinite(t.sum()) or bool(t.isfinite().all())
 
 
 def _finite(table: Tensor) -> Tensor:

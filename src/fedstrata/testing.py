@@ -113,6 +113,9 @@ def _check_stacking(part: Part) -> None:
         close = all(torch.allclose(a.double(), b.double(), rtol=1e-7, atol=1e-9) for a, b in pairs)
         _hold(close, f"{type(part).__name__} gives stacked clients something else than one client alone")
         _same_shapes(memory, together.memory, part)
+        shapes = {n: list(v.shape[1:]) for n, v in together.uploads.get("local.0", {}).items()}
+        wrong = [n for n in getattr(part, "vectors", ()) if shapes.get(n) != [lab.fed.task.layout.size]]
+        _hold(not wrong, f"{type(part).__name__}.vectors names {wrong}, of which its uploads have no vector [P]")
         memory = together.memory
         *_, state = lab.fed.recipe.aggregate(state, lab.round(together.delta, together), together.uploads)
 

@@ -11,6 +11,9 @@ import fedstrata as fs
 from fedstrata.clients import Clients
 from fedstrata.flower import serve
 from fedstrata.flower import store as stores
+from fedstrata.flower.server import joined
+from fedstrata.layout import Layout
+from fedstrata.server import Server
 from tests.federations import PLAIN
 from tests.flower.federation import (
     equal,
@@ -141,3 +144,15 @@ def test_batches_do_not_depend_on_the_order_of_replies(tmp_path: Path):
     serve(grid, exp, network(tmp_path / "b"))
     assert equal(first, model(tmp_path / "b" / "net"))
     assert all(torch.isfinite(v).all() for v in first.values())
+
+
+@pytest.mark.parametrize("method", ["feddc", "scaffold", "feddyn", "feddyn_fedlaw"])
+def test_newcomers_count_in_what_are_means_over_all_clients(method: str):
+    recipe = fs.parse_recipe(method)
+    layout = Layout.of_tensors({"a": torch.zeros(2)})
+    stats = {"examples": torch.ones(3, dtype=torch.float64)}
+    state = {part: {n: v + 1 for n, v in own.items()} for part, own in recipe.init(layout, 3).items()}
+    server = joined(recipe, Server(layout, torch.zeros(2), {}, state, stats), {"examples": torch.ones(12)})
+    after = server.state["local.0"]
+    assert server.population == 12
+    assert all(v.tolist() == [1.0 if method == "feddyn_fedlaw" else 0.25] * 2 for v in after.values())

@@ -172,11 +172,11 @@ class Session:
 def joined(recipe: Recipe, server: Server, known: Arrays) -> Server:
     """The server with what some clients newly said of themselves, [N, ...] each, and seats for those who are new."""
     count = len(known["examples"])
-    fresh = recipe.init(server.layout, count) if count > server.population else {}
-    state = {
-        part: {n: _grown(v, fresh.get(part, {}).get(n, v)) for n, v in own.items()}
-        for part, own in server.state.items()
-    }
+    state = server.state
+    if count > server.population:
+        fresh = recipe.init(server.layout, count)
+        state = recipe.joined(state, server.population / count)
+        state = {part: {n: _grown(v, fresh[part].get(n, v)) for n, v in own.items()} for part, own in state.items()}
     here = known["examples"] > 0
     stats: Arrays = {}
     for name, old in server.stats.items():

@@ -39,6 +39,10 @@ class Dyn(Local):
     def adapt_training(self, training):
         return training if self.clip is None else replace(training, clip=self.clip)
 
+    @property
+    def means(self):
+        return frozenset({"h"} if self.over == "all" else ())
+
     def init(self, layout, population):
         state = {"h": layout.zeros()}
         if self.show == "participants":
