@@ -11,6 +11,7 @@ import torch
 
 import fedstrata as fs
 from fedstrata.errors import DataError, ModelError, NotFiniteError, SettingError
+from fedstrata.server_step import Outcome
 
 R = fs.recipes
 
@@ -153,3 +154,59 @@ def test_fedadam_in_half_precision_is_that_of_float32_rounded(dtype):
             )
             assert torch.equal(half.model["a.w"], whole.model["a.w"].to(dtype))
             states = [half.state, whole.state]
+
+
+def test_a_recipe_may_be_a_text():
+    w, replies = {"a.w": np.zeros(2)}, [fs.Reply(client=0, model={"a.w": np.ones(2)}, examples=1)]
+    assert fs.server_step("fedavg + lws", w, replies).model["a.w"].tolist() == [1, 1]
+    with pytest.raises(SettingError, match="recipe must be a Recipe"):
+        fs.server_step(3, w, replies)  # pyright: ignore[reportArgumentType]
+
+
+@pytest.mark.parametrize("steps", [2.0, np.array([2.0]), torch.tensor([[2.0]]), torch.tensor(2.0, requires_grad=True)])
+def test_one_number_of_a_client_may_come_in_any_shape(steps):
+    w = {"a.w": np.zeros(4)}
+    moves, others = np.eye(4)[:3], (2.0, 1.0, 4.0)
+    one, other = (
+        fs.server_step("fednova", w, [
+            fs.Reply(client=k, model={"a.w": d}, examples=k + 1, stats={"steps": s})
+            for k, (d, s) in enumerate(zip(moves, (first, *others[1:]), strict=True))
+        ]) for first in (steps, 2.0)
+    )  # fmt: skip
+    assert one.model["a.w"].shape == (4,)
+    assert one.model["a.w"].tolist() == other.model["a.w"].tolist()
+
+
+def test_several_numbers_for_one_are_a_sentence_and_half_precision_is_none():
+    w = {"a.w": np.zeros(2)}
+    sent = {"model": {"a.w": np.ones(2)}, "examples": 1}
+    with pytest.raises(ModelError, match=r"client 0: 'loss' has shape \(2,\), where \(\) is needed"):
+        fs.server_step("afl", w, [fs.Reply(client=0, stats={"loss": [1.0, 2.0]}, **sent)])
+    half = torch.tensor(0.5, dtype=torch.bfloat16)
+    assert fs.server_step("afl", w, [fs.Reply(client=0, stats={"loss": half}, **sent)]).model["a.w"].tolist() == [1, 1]
+
+
+def test_gradients_by_name_keep_the_digits_that_the_model_has_none_for():
+    w = {"a.w": torch.zeros(2, dtype=torch.float16)}
+    named = [{"a.w": np.array([1e-8, 0])}, {"a.w": np.array([3e-8, 0])}]
+    plain = [g["a.w"] for g in named]
+    found = [
+        fs.server_step("folb", w, [
+            fs.Reply(client=k, model={"a.w": np.ones(2)}, examples=1, stats={"gradient": g})
+            for k, g in enumerate(gradients)
+        ]).notes["weights"][:, 0].tolist() for gradients in (named, plain)
+    ]  # fmt: skip
+    assert found[0] == found[1] == pytest.approx([0.25, 0.75])
+
+
+def test_counters_are_rounded_once_all_are_there_and_nan_among_them_condemns_its_client():
+    w = {"a.w": np.zeros(1), "bn.num_batches_tracked": np.array(5)}
+
+    def step(*counts: float) -> Outcome:
+        sent = [{"a.w": np.ones(1), "bn.num_batches_tracked": np.array(c)} for c in counts]
+        return fs.server_step("fedavg", w, [fs.Reply(client=k, model=m, examples=10) for k, m in enumerate(sent)])
+
+    assert step(7.9, 7.9).model["bn.num_batches_tracked"] == 8
+    out = step(7, np.nan)
+    assert (out.dropped, out.model["bn.num_batches_tracked"]) == ([1], 7)
+    assert step(np.inf).dropped == [0]

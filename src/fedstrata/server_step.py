@@ -11,10 +11,17 @@ from torch import Tensor
 from fedstrata.core import Cohort, Local, Proxy, Recipe, State
 from fedstrata.errors import DataError, ModelError, NeedError, check, near
 from fedstrata.layout import Arrays, Layout
+from fedstrata.parse import parse_recipe
 from fedstrata.server import OnNonFinite, Replies, Server, close_round, screen
+from fedstrata.values import fit
 
 BUFFERS = ("running_mean", "running_var", "num_batches_tracked")
 """How names of buffers end, where nobody says which they are."""
+
+TABLES = ("labels", "class_features", "class_moments")
+"""Measurements of every class, in as many numbers as the first reply has; others are one number, or one a parameter."""
+
+VECTORS = ("gradient", "trained_gradient")
 
 OTHER_STATE = "give the state of the round before, or none in the first"
 """What to do about a state that does not fit."""
@@ -43,7 +50,7 @@ class Outcome:
 
 
 def server_step(
-    recipe: Recipe,
+    recipe: Recipe | str,
     model: Mapping[str, Any],
     replies: Sequence[Reply],
     state: State | None = None,
@@ -61,18 +68,19 @@ def server_step(
     is a mean over all clients counts newcomers in. `lr` is the clients' learning rate, for the methods that need it;
     `seed` is for those that draw.
     """
-    recipe = replace(recipe, finish=())  # what is done once, after the last round, is no round's business
-    recipe.check(recipe.needs - ({"proxy"} if proxy is None else set()))
+    given: Recipe = parse_recipe(recipe) if isinstance(recipe, str) else fit(Recipe, recipe, "recipe")
+    algorithm = replace(given, finish=())  # what is done once, after the last round, is no round's business
+    algorithm.check(algorithm.needs - ({"proxy"} if proxy is None else set()))
     check(lr is None or lr > 0, f"lr, the clients' learning rate, must be above 0; got {lr}")
     named = _tensors(model)
     trained, kept = _cut(named, buffers)
     layout = Layout.of_tensors(trained, named)
     ordered = sorted(replies, key=lambda r: r.client)
-    server, size = _begun(recipe, layout, layout.flatten(trained), kept, ordered, state, population)
-    heard, number = _heard(recipe, layout, server.model, kept, ordered), server.number
+    server, size = _begun(algorithm, layout, layout.flatten(trained), kept, ordered, state, population)
+    heard, number = _heard(algorithm, layout, server.model, kept, ordered), server.number
     cohort = Cohort(layout, heard.ids, heard.stats, server.model, size, number)
-    usable, dropped = _counted(*screen(heard, number, on_nonfinite, recipe, cohort, kept)) if ordered else (heard, [])
-    server, notes = close_round(recipe, server, cohort, usable, proxy, lr=lr, seed=seed)
+    usable, dropped = _counted(*screen(heard, number, on_nonfinite, algorithm, cohort, kept)) if ordered else (heard, [])
+    server, notes = close_round(algorithm, server, cohort, usable, proxy, lr=lr, seed=seed)
     memory = {"population": torch.tensor(size), "round": torch.tensor(server.number)}
     return Outcome(_back(model, server), server.state | {"server": memory}, notes, layout.layers, dropped)
 
@@ -195,7 +203,13 @@ def _one(reply: Reply, layout: Layout, kept: Arrays) -> tuple[Tensor, Arrays]:
         if given[name].shape != old.shape:
             shapes = f"{tuple(given[name].shape)} where the model has {tuple(old.shape)}"
             raise ModelError(f"client {reply.client}: {name!r} has shape {shapes}")
-    return row, {n: given[n].to(old.dtype) for n, old in kept.items()}
+    return row, {n: _in_type(given[n], old.dtype) for n, old in kept.items()}
+
+
+def _in_type(sent: Tensor, dtype: torch.dtype) -> Tensor:
+    """A buffer in the model's type; fractions of counters, and NaN, stay until all clients' are rounded together."""
+    fraction = sent.is_floating_point() and not (dtype.is_floating_point or dtype.is_complex)
+    return sent.double() if fraction else sent.to(dtype)
 
 
 def _stat(name: str, replies: Sequence[Reply], who: str, layout: Layout) -> Tensor:
@@ -205,8 +219,10 @@ def _stat(name: str, replies: Sequence[Reply], who: str, layout: Layout) -> Tens
         if said not in r.stats:
             raise NeedError(f"{who} needs {name!r} in the stats of every reply; client {r.client} has none")
     found = [_numbers(r.stats[said], layout) for r in replies]
+    if name not in (*TABLES, *VECTORS):
+        found = [v.reshape(()) if v.numel() == 1 else v for v in found]
+    want = (layout.size,) if name in VECTORS else found[0].shape if name in TABLES else ()
     for r, v in zip(replies, found, strict=True):
-        want = (layout.size,) if name in ("gradient", "trained_gradient") else found[0].shape
         if v.shape != want:
             raise ModelError(f"client {r.client}: {name!r} has shape {tuple(v.shape)}, where {tuple(want)} is needed")
     return torch.stack(found)
@@ -215,8 +231,9 @@ def _stat(name: str, replies: Sequence[Reply], who: str, layout: Layout) -> Tens
 def _numbers(value: Any, layout: Layout) -> Tensor:
     """A measurement in float64; one by parameter name becomes a vector."""
     if isinstance(value, Mapping):
-        return layout.flatten(_tensors(value)).double()
-    return torch.as_tensor(np.asarray(value), dtype=torch.float64)
+        return replace(layout, dtype=torch.float64).flatten(_tensors(value))
+    given = value.detach().cpu() if isinstance(value, Tensor) else torch.from_numpy(np.asarray(value, np.float64))
+    return given.double()
 
 
 def _uploads(part: Local, layout: Layout, replies: Sequence[Reply]) -> Arrays:
