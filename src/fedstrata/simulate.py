@@ -33,6 +33,7 @@ from fedstrata.server import OnNonFinite, Replies, Server, clients_in_words, clo
 from fedstrata.stopping import Stopped, Stopping
 from fedstrata.task import Batch, Loss, Task, accuracy, buffers_of
 from fedstrata.threads import fitting_threads, threads
+from fedstrata.trial import try_out
 from fedstrata.values import Value, fit
 
 Examples = tuple[Any, Any]
@@ -158,7 +159,7 @@ def simulate(
     fed = Federation(algorithm, task, trained_on, training, seed, plan.buffers, augment, fates)
     algorithm.check(offered(fed.task, data.y, proxy is not None))
     server = first_server(fed, model, first_stats(fed))
-    fed.task.try_out(server.model, server.buffers, data.x, data.y)
+    try_out(fed.task, server.model, server.buffers, data.x, data.y)
     if augment is not None:
         augment.apply(data.x[:1], torch.zeros(1, 3, dtype=torch.long, device=data.x.device))  # or it says why not
     sets = _sets(fed, server, val=val, test=test, proxy=proxy)
@@ -186,7 +187,7 @@ def _sets(fed: Federation, server: Server, **given: Examples | None) -> dict[str
     place = fed.clients.x.device, fed.task.layout.dtype
     sets = {n: shared(*_examples(s, f"the {n} set", *place)) for n, s in given.items() if s is not None}
     for name, examples in sets.items():
-        fed.task.try_out(server.model, server.buffers, *examples, f"the {name} set")
+        try_out(fed.task, server.model, server.buffers, *examples, f"the {name} set")
     return sets
 
 

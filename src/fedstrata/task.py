@@ -15,7 +15,7 @@ from torch.utils._pytree import tree_map
 from fedstrata.batchnorm import real_examples
 from fedstrata.bind import Place, bound, places, seen_by
 from fedstrata.dropout import client_noise, heed_noise
-from fedstrata.errors import DataError, ModelError, SettingError, in_short, near
+from fedstrata.errors import DataError, ModelError, SettingError, near
 from fedstrata.fold import fold, folds, heed_folds, unfold
 from fedstrata.layout import Arrays, Layout
 from fedstrata.pooled import heed_pools, pooling
@@ -281,42 +281,6 @@ class Task:
         if features is None:
             raise ModelError(f"the model's forward does not call {self.classifier!r}, so there are no features to take")
         return features
-
-    def try_out(self, w: Tensor, buffers: Arrays, x: Tensor, y: Tensor, who: str = "") -> None:
-        """Raise about a model, loss or metric that does not fit the data, before anything is trained."""
-        who = f"{who}: " if who else ""
-        outputs = self._outputs_or_why(w, buffers, x[:64].clone(), who)
-        if self.loss is cross_entropy and (y.is_floating_point() or y.dim() > 1 or int(y.max()) >= outputs.shape[1]):
-            given = f"{y.dtype} targets of shape {tuple(y.shape)} up to {float(y.max()):g}"
-            need = f"whole-number labels below {outputs.shape[1]}, one an example"
-            raise DataError(f"{who}cross_entropy with this model needs {need}; got {given}")
-        self._try_scores(outputs, y[:64], who)
-
-    def _outputs_or_why(self, w: Tensor, buffers: Arrays, x: Tensor, who: str) -> Tensor:
-        """What the model makes of these examples, or a sentence about why it cannot take them."""
-        version = x._version
-        try:
-            outputs = self.forward(w, buffers, x).outputs
-        except (RuntimeError, ValueError, TypeError, IndexError) as e:
-            shape = tuple(x.shape[1:])
-            raise DataError(f"{who}the model does not take examples of shape {shape}: {in_short(e)}") from e
-        if x._version != version:
-            ways = "as x.sub_(1) does, or a first layer with inplace=True"
-            raise ModelError(f"the model's forward changes its examples in place, {ways}; let it make new ones")
-        return outputs
-
-    def _try_scores(self, outputs: Tensor, y: Tensor, who: str) -> None:
-        """Raise about a loss or a metric that does not give what is needed of it."""
-        try:
-            whole = self.loss(outputs, y)
-            each = self.losses(outputs, y)
-        except (RuntimeError, ValueError, TypeError, IndexError) as e:
-            raise DataError(f"{who}the loss does not fit outputs of shape {tuple(outputs.shape)}: {in_short(e)}") from e
-        if whole.dim() == 0 and not torch.allclose(whole, each.mean(), rtol=1e-3, atol=1e-5, equal_nan=True):
-            raise SettingError("the loss is not the mean of the examples' losses; give one with reduction='none'")
-        for name, metric in self.metrics.items():
-            if metric(outputs, y).numel() != len(y):
-                raise SettingError(f"the metric {name!r} must give one number an example")
 
     def losses(self, outputs: Tensor, y: Tensor) -> Tensor:
         """One loss an example, [B]; a loss that averages is asked about each example by itself."""

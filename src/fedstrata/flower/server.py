@@ -35,6 +35,7 @@ from fedstrata.record import Recorder, finished
 from fedstrata.runtimes import Vault
 from fedstrata.server import Server
 from fedstrata.simulate import evaluate, finish, finish_line, first_server, offered, play, trained_model
+from fedstrata.trial import try_out
 
 log = getLogger("flwr")  # whose lines `flwr run --stream` shows
 
@@ -100,7 +101,7 @@ class Session:
         place = server.model.device, fed.task.layout.dtype
         sets = {n: _at(s, *place) for n, s in sets.items()}
         for name, examples in sets.items():
-            fed.task.try_out(server.model, server.buffers, *examples, f"the {name} set")
+            try_out(fed.task, server.model, server.buffers, *examples, f"the {name} set")
         common = gate.post, gate.roster, net, exp.settings(), agreed["classes"]
         engine = OnFlower(fed, sets, *common, rehearsal(fed, server))
         recorder = Recorder(folder, exp.recipe, exp.settings(), fed.task.layout, Vault({}))

@@ -1,0 +1,89 @@
+"""What is tried before anything is trained: whether a model, its loss and metrics, and the data go together."""
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedstrata.errors import DataError, ModelError, SettingError, in_short
+from fedstrata.layout import Arrays
+from fedstrata.rng import seeded
+from fedstrata.task import Loss, Task, cross_entropy
+
+SOME, FEW = 64, 8
+"""Examples that a model is tried out on, and those whose targets are exchanged."""
+
+
+def try_out(task: Task, w: Tensor, buffers: Arrays, x: Tensor, y: Tensor, who: str = "") -> Tensor:
+    """Raise about a model, loss or metric that does not fit the data; what the model makes of some examples."""
+    who = f"{who}: " if who else ""
+    rows = various(y)
+    outputs = _outputs_or_why(task, w, buffers, x[rows], who)
+    if task.loss is cross_entropy and (y.is_floating_point() or y.dim() > 1 or int(y.max()) >= outputs.shape[1]):
+        given = f"{y.dtype} targets of shape {tuple(y.shape)} up to {float(y.max()):g}"
+        need = f"whole-number labels below {outputs.shape[1]}, one an example"
+        raise DataError(f"{who}cross_entropy with this model needs {need}; got {given}")
+    _try_scores(task, outputs, y[rows], who)
+    return outputs
+
+
+def various(y: Tensor) -> Tensor:
+    """Rows of some examples: one of each label where there are labels, and others from all over the data."""
+    rows = np.arange(len(y))
+    of_label = rows[:0]
+    if not y.is_floating_point() and y.dim() == 1 and int(y.max()) < len(y):
+        last = np.full(len(y), -1)
+        last[y.cpu().numpy()] = rows
+        of_label = _spread(last[last >= 0], SOME)
+    return torch.from_numpy(np.concatenate([of_label, _spread(rows, SOME - len(of_label))])).to(y.device)
+
+
+def _spread(rows: np.ndarray, count: int) -> np.ndarray:
+    """So many of them at even distances, or all."""
+    return rows[np.linspace(0, len(rows) - 1, min(count, len(rows))).astype(int)]
+
+
+def _outputs_or_why(task: Task, w: Tensor, buffers: Arrays, x: Tensor, who: str) -> Tensor:
+    """What the model makes of these examples, or a sentence about why it cannot take them."""
+    version = x._version
+    try:
+        outputs = task.forward(w, buffers, x).outputs
+    except (RuntimeError, ValueError, TypeError, IndexError) as e:
+        shape = tuple(x.shape[1:])
+        raise DataError(f"{who}the model does not take examples of shape {shape}: {in_short(e)}") from e
+    if x._version != version:
+        ways = "as x.sub_(1) does, or a first layer with inplace=True"
+        raise ModelError(f"the model's forward changes its examples in place, {ways}; let it make new ones")
+    return outputs
+
+
+def _try_scores(task: Task, outputs: Tensor, y: Tensor, who: str) -> None:
+    """Raise about a loss or a metric that does not give what is needed of it."""
+    shapes = f"outputs of shape {tuple(outputs.shape)} and targets of shape {tuple(y.shape)}"
+    named = {"the loss": task.losses} | {f"the metric {n!r}": m for n, m in task.metrics.items()}
+    for said, f in named.items():
+        try:
+            fits = f(outputs, y).numel() == len(y)
+            own = fits and _minds_its_own(f, outputs[:FEW], y[:FEW])
+        except (RuntimeError, ValueError, TypeError, IndexError) as e:
+            raise DataError(f"{who}{said} does not fit {shapes}: {in_short(e)}") from e
+        if not fits:
+            raise SettingError(f"{said} must give one number an example")
+        if not own:
+            cure = "compare each output with its own, e.g. of outputs.reshape(targets.shape)"
+            raise SettingError(f"{who}{said} of one example changes with other examples' targets, for {shapes}; {cure}")
+    whole, each = task.loss(outputs, y), task.losses(outputs, y)
+    if whole.dim() == 0 and not torch.allclose(whole, each.mean(), rtol=1e-3, atol=1e-5, equal_nan=True):
+        broadcast = outputs.numel() == y.numel() and outputs.shape != y.shape
+        cure = "take it of outputs.reshape(targets.shape)" if broadcast else "give one with reduction='none'"
+        raise SettingError(f"{who}the loss is not the mean of the examples' losses, for {shapes}; {cure}")
+
+
+def _minds_its_own(f: Loss, outputs: Tensor, y: Tensor) -> bool:
+    """Whether what it gives an example stays the same where all others have that example's target."""
+
+    def asked(targets: Tensor) -> Tensor:
+        with seeded(0, y.device):
+            return f(outputs, targets).double().reshape(len(y), -1)
+
+    alike = torch.stack([asked(y[i : i + 1].expand(y.shape))[i] for i in range(len(y))])
+    return torch.allclose(asked(y), alike, rtol=1e-3, atol=1e-5, equal_nan=True)

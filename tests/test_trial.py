@@ -1,0 +1,78 @@
+"""What is refused before anything is trained: losses and metrics that do something else than what is meant."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import fedstrata as fs
+from fedstrata.trial import SOME, various
+from tests.federations import mlp
+
+
+def by_class(classes: int = 3, each: int = 70) -> list[tuple[Tensor, Tensor]]:
+    """Clients of one class each, the first of which fills a trial alone."""
+    draw = torch.Generator().manual_seed(0)
+    sets = [torch.randn(each, 6, generator=draw, dtype=torch.float64) + c for c in range(classes)]
+    return [(x, torch.full((each,), c)) for c, x in enumerate(sets)]
+
+
+def numbers() -> list[tuple[Tensor, Tensor]]:
+    return [(x, x[:, 0]) for x, _ in by_class(2, 9)]
+
+
+def run(model: nn.Module, clients: Any, recipe: Any = "fedavg", **how: Any) -> fs.Run:
+    return fs.simulate(recipe, model, clients, rounds=1, training=fs.SGD(lr=0.01, batch=5), **how)
+
+
+BROADCAST = {
+    "elementwise": nn.MSELoss(reduction="none"),
+    "by hand": lambda o, y: (o - y) ** 2,
+    "reduced": lambda o, y: (o - y).square().mean(1),
+    "of one output": lambda o, y: (o[:, :1] - y) ** 2,
+}
+
+
+@pytest.mark.filterwarnings("ignore:Using a target size")
+@pytest.mark.parametrize("how", BROADCAST)
+def test_a_loss_or_metric_that_compares_with_other_peoples_targets_is_refused(how: str):
+    model = mlp(classes=2 if how == "of one output" else 1)
+    sentence = r"targets, for outputs of shape \(18, [12]\) and targets of shape \(18,\); compare each"
+    with pytest.raises(fs.FedstrataError, match=f"the loss of one example changes with other examples' {sentence}"):
+        run(model, numbers(), loss=BROADCAST[how])
+    metrics = {"gap": lambda o, y: BROADCAST[how](o, y).reshape(len(y), -1).mean(1)}
+    with pytest.raises(fs.FedstrataError, match=f"the metric 'gap' of one example .* {sentence}"):
+        run(model, numbers(), loss=lambda o, y: (o[:, 0] - y) ** 2, metrics=metrics)
+
+
+@pytest.mark.filterwarnings("ignore:Using a target size")
+def test_the_mean_of_what_was_compared_so_is_refused_with_the_same_cure():
+    with pytest.raises(fs.FedstrataError, match=r"shape \(18, 1\) and .* \(18,\); take it of outputs.reshape"):
+        run(mlp(classes=1), numbers(), loss=nn.MSELoss())
+
+
+def test_losses_and_metrics_of_the_same_shape_are_taken():
+    one = run(mlp(classes=1), [(x, y[:, None]) for x, y in numbers()], loss=nn.MSELoss(reduction="none"))
+    other = run(
+        mlp(classes=1), numbers(), loss=lambda o, y: (o[:, 0] - y) ** 2, metrics={"gap": lambda o, y: o[:, 0] - y}
+    )
+    assert one.final["train"]["loss"] == other.final["train"]["loss"]
+
+
+def test_weights_of_classes_are_not_overlooked_where_a_client_has_one_class():
+    loss = nn.CrossEntropyLoss(weight=torch.tensor([1.0, 5.0, 0.2], dtype=torch.float64))
+    with pytest.raises(fs.FedstrataError, match=r"not the mean of the examples' losses, .*; give one with reduction"):
+        run(mlp(), by_class(), loss=loss)
+
+
+def test_a_model_is_tried_on_every_label_and_all_over_the_data():
+    y = torch.zeros(5000, dtype=torch.long)
+    y[3001], y[4990:] = 1, 2
+    rows = various(y)
+    assert len(rows) == SOME
+    assert set(y[rows].tolist()) == {0, 1, 2}
+    assert rows.sort().values.diff().max() < 120
+    assert set(various(torch.arange(3)).tolist()) == {0, 1, 2}
+    assert various(torch.arange(9) * 10**12).tolist() == list(range(9))  # counts, that no table could hold
+    assert len(various(torch.arange(1000))) == SOME
