@@ -76,3 +76,40 @@ def test_a_model_is_tried_on_every_label_and_all_over_the_data():
     assert set(various(torch.arange(3)).tolist()) == {0, 1, 2}
     assert various(torch.arange(9) * 10**12).tolist() == list(range(9))  # counts, that no table could hold
     assert len(various(torch.arange(1000))) == SOME
+
+
+def whole_numbers(*shape: int) -> list[tuple[Tensor, Tensor]]:
+    draw = torch.Generator().manual_seed(0)
+    return [(x, torch.randint(0, 2, (len(x), *shape), generator=draw)) for x, _ in by_class(2, 9)]
+
+
+def either(outputs: Tensor, y: Tensor) -> Tensor:
+    return nn.functional.binary_cross_entropy_with_logits(outputs, y.to(outputs.dtype), reduction="none")
+
+
+def counts(outputs: Tensor, y: Tensor) -> Tensor:
+    return nn.functional.poisson_nll_loss(outputs[:, 0], y, reduction="none")
+
+
+MODELS = {(4,): (4, either), (): (1, counts)}
+"""The model's outputs and the loss for targets of each shape."""
+
+
+@pytest.mark.parametrize("shape", MODELS)
+def test_whole_numbers_that_are_no_classes_have_no_accuracy_and_no_labels(shape: tuple[int, ...]):
+    outputs, loss = MODELS[shape]
+    clients = whole_numbers(*shape)
+    assert run(mlp(classes=outputs), clients, loss=loss).final["train"].keys() == {"loss"}
+    for recipe, what in (("feddisco", "Disco needs class labels"), ("fairfed", "FairFed needs an accuracy")):
+        with pytest.raises(fs.FedstrataError, match=f"{what}: give"):
+            run(mlp(classes=outputs), clients, recipe, loss=loss)
+
+
+def test_classes_under_a_loss_of_ones_own_have_both():
+    found = run(mlp(), whole_numbers(), "fedetf", loss=nn.CrossEntropyLoss()).final
+    assert found["train"].keys() == {"loss", "accuracy"}
+
+
+def test_only_classes_are_counted():
+    with pytest.raises(fs.FedstrataError, match=r"one whole-number label an example; got torch.int64 .* \(18, 4\)"):
+        fs.Clients.of(whole_numbers(4)).labels()

@@ -11,6 +11,7 @@ from torch import Tensor
 from fedstrata.errors import DataError
 from fedstrata.optim import Training
 from fedstrata.rng import rng
+from fedstrata.task import are_labels
 
 
 class Rows(Sequence[np.ndarray]):
@@ -90,6 +91,9 @@ class Clients:
 
     def labels(self) -> Tensor:
         """Class counts of each client, [N, C]."""
+        if not are_labels(self.y):
+            given = f"{self.y.dtype} targets of shape {tuple(self.y.shape)}"
+            raise DataError(f"class counts need one whole-number label an example; got {given}")
         y = self.y.cpu().numpy()
         classes = int(y.max()) + 1
         return torch.from_numpy(np.stack([np.bincount(y[r], minlength=classes) for r in self.rows])).double()

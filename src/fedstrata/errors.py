@@ -36,7 +36,8 @@ class NeedError(FedstrataError, ValueError):
 REMEDIES = {
     "proxy": "data of the server's own: give the experiment some, e.g. proxy = 200",
     "features": "features: give a model whose linear classifier, or module called classifier, comes after other layers",
-    "labels": "class labels: give whole-number labels and the loss 'cross_entropy'",
+    "labels": "class labels: give one whole number an example, below the number of the model's outputs",
+    "accuracy": "an accuracy: give class labels, one whole number an example below the number of the model's outputs",
 }
 """What to do about each need of a recipe that an experiment may fail to meet."""
 

@@ -105,7 +105,7 @@ class Experiment(Plan):
         network, _ = self.recipe.adapt(self.network(data), self.training, self.seed)
         if self.proxy is not None:
             held_out(data.test, self.proxy, self.proxy_tail)
-        self.recipe.check(offered(Task.of(network), data.train[1], self.proxy is not None))
+        self.recipe.check(offered(Task.of(network), data.train[1], data.classes, self.proxy is not None))
 
     def settled(self, data: Dataset) -> "Experiment":
         """The same with its partition said, where nobody said one."""

@@ -31,7 +31,7 @@ from fedstrata.rng import rng
 from fedstrata.runtimes import Compile, Engine, Faulty, Runtime, Vault, chosen, clock, collect, shared, updates_at_once
 from fedstrata.server import OnNonFinite, Replies, Server, clients_in_words, close_round, has_data, open_round
 from fedstrata.stopping import Stopped, Stopping
-from fedstrata.task import Batch, Loss, Task, accuracy, buffers_of
+from fedstrata.task import Batch, Loss, Task, accuracy, are_labels, buffers_of
 from fedstrata.threads import fitting_threads, threads
 from fedstrata.trial import try_out
 from fedstrata.values import Value, fit
@@ -151,15 +151,16 @@ def simulate(
     data = Clients.of(clients).owned().to(*place)
     x, y = shared(data.x, data.y)
     data = replace(data, x=x, y=y)
-    if metrics is None and not isinstance(loss, str) and not data.y.is_floating_point():
-        metrics = {"accuracy": accuracy}
     fates = Fates.of(plan.faults, seed, data.sizes) if plan.faults is not None else None
     trained_on = data if fates is None else fates.poisoned(data)  # and evaluated on what is true
     task = Task.of(model, loss, metrics, device)
+    made = try_out(task, *first_model(task, model), data.x, data.y)
+    classes = made.shape[1] if made.dim() == 2 else 0
+    if metrics is None and not isinstance(loss, str) and are_labels(data.y, classes):
+        task = replace(task, metrics={"accuracy": accuracy})
     fed = Federation(algorithm, task, trained_on, training, seed, plan.buffers, augment, fates)
-    algorithm.check(offered(fed.task, data.y, proxy is not None))
+    algorithm.check(offered(task, data.y, classes, proxy is not None))
     server = first_server(fed, model, first_stats(fed))
-    try_out(fed.task, server.model, server.buffers, data.x, data.y)
     if augment is not None:
         augment.apply(data.x[:1], torch.zeros(1, 3, dtype=torch.long, device=data.x.device))  # or it says why not
     sets = _sets(fed, server, val=val, test=test, proxy=proxy)
@@ -325,11 +326,15 @@ def first_stats(fed: Federation) -> Arrays:
 
 def first_server(fed: Federation, model: nn.Module, stats: Arrays) -> Server:
     """The server before the first round, with what it knows of its clients."""
-    layout, device = fed.task.layout, fed.task.layout.device
-    stats = {n: v.to(device) for n, v in stats.items()}
+    layout = fed.task.layout
+    stats = {n: v.to(layout.device) for n, v in stats.items()}
+    return Server(layout, *first_model(fed.task, model), fed.recipe.init(layout, len(stats["examples"])), stats)
+
+
+def first_model(task: Task, model: nn.Module) -> tuple[Tensor, Arrays]:
+    """The parameters, [P], and the buffers before the first round."""
     named = {n: p for n, p in model.named_parameters(remove_duplicate=False) if p.requires_grad}
-    buffers = {n: b.to(device) for n, b in buffers_of(model).items()}
-    return Server(layout, layout.flatten(named), buffers, fed.recipe.init(layout, len(stats["examples"])), stats)
+    return task.layout.flatten(named), {n: b.to(task.layout.device) for n, b in buffers_of(model).items()}
 
 
 def fresh_memory(fed: Federation, model: Tensor, buffers: Arrays) -> State:
@@ -339,15 +344,15 @@ def fresh_memory(fed: Federation, model: Tensor, buffers: Arrays) -> State:
     return fed.recipe.enroll(fed.task, buffers) | kept
 
 
-def offered(task: Task, y: Tensor, proxy: bool) -> frozenset[str]:
-    """What an experiment with this model and these targets gives a recipe."""
-    have = {*PROBES, "steps"}
+def offered(task: Task, y: Tensor, classes: int, proxy: bool) -> frozenset[str]:
+    """What an experiment with this model, of so many outputs, and these targets gives a recipe."""
+    have = {*PROBES, "steps"} - {"accuracy"}
     have |= {"proxy"} if proxy else set()
     head = f"{task.classifier}."
     before = [n for n in task.layout.layers if not f"{n}.".startswith(head)]
     has_features = bool(task.classifier and before)  # else they are the raw examples
     have |= {"features"} if has_features else set()
-    have |= {"labels"} if not y.is_floating_point() else set()
+    have |= {"labels", "accuracy"} if are_labels(y, classes) else set()
     return frozenset(have)
 
 

@@ -45,6 +45,11 @@ def accuracy(outputs: Tensor, y: Tensor) -> Tensor:
     return (outputs.argmax(-1) == y).to(outputs.dtype)
 
 
+def are_labels(y: Tensor, classes: int | None = None) -> bool:
+    """Whether every target is a class: one whole number an example, below so many."""
+    return not y.is_floating_point() and y.dim() == 1 and (classes is None or int(y.max()) < classes)
+
+
 LOSSES: dict[str, tuple[Loss, dict[str, Loss]]] = {
     "cross_entropy": (cross_entropy, {"accuracy": accuracy}),
     "squared_error": (squared_error, {}),

@@ -7,7 +7,7 @@ from torch import Tensor
 from fedstrata.errors import DataError, ModelError, SettingError, in_short
 from fedstrata.layout import Arrays
 from fedstrata.rng import seeded
-from fedstrata.task import Loss, Task, cross_entropy
+from fedstrata.task import Loss, Task, are_labels, cross_entropy
 
 SOME, FEW = 64, 8
 """Examples that a model is tried out on, and those whose targets are exchanged."""
@@ -30,7 +30,7 @@ def various(y: Tensor) -> Tensor:
     """Rows of some examples: one of each label where there are labels, and others from all over the data."""
     rows = np.arange(len(y))
     of_label = rows[:0]
-    if not y.is_floating_point() and y.dim() == 1 and int(y.max()) < len(y):
+    if are_labels(y, len(y)):
         last = np.full(len(y), -1)
         last[y.cpu().numpy()] = rows
         of_label = _spread(last[last >= 0], SOME)

@@ -95,7 +95,7 @@ class Session:
         sets, held, vocabulary = _own_sets(exp, net, agreed)
         fake = made_up(tuple(agreed["shape"]), agreed["words"])
         fed, model = federation(exp, fake, agreed["classes"], vocabulary, exp.device)
-        exp.recipe.check(offered(fed.task, fake.y, held is not None))
+        exp.recipe.check(offered(fed.task, fake.y, agreed["classes"], held is not None))
         agreed["settled"] = True
         server = first_server(fed, model, known_of(gate.news(), gate.roster, agreed["classes"]))
         place = server.model.device, fed.task.layout.dtype

@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 
 from fedstrata.clients import Clients
+from fedstrata.task import are_labels
 
 
 def describe(clients: Clients) -> dict[str, Any]:
@@ -23,7 +24,7 @@ def describe(clients: Clients) -> dict[str, Any]:
 
 def has_labels(clients: Clients) -> bool:
     """Whether each example has one class, and no other target."""
-    return not clients.y.is_floating_point() and clients.y.dim() == 1
+    return are_labels(clients.y)
 
 
 def _label_facts(counts: np.ndarray) -> dict[str, Any]:
