@@ -113,3 +113,39 @@ def test_classes_under_a_loss_of_ones_own_have_both():
 def test_only_classes_are_counted():
     with pytest.raises(fs.FedstrataError, match=r"one whole-number label an example; got torch.int64 .* \(18, 4\)"):
         fs.Clients.of(whole_numbers(4)).labels()
+
+
+class Made(nn.Module):
+    """Its layers are made in another order than they are called, and one may be called by nobody."""
+
+    def __init__(self, *order: str):
+        super().__init__()
+        torch.manual_seed(0)
+        for name in order:
+            self.add_module(
+                name, nn.Linear(6 if name == "body" else 5, 5 if name == "body" else 3, dtype=torch.float64)
+            )
+        self.last = "classifier" if "classifier" in order else "out"
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.get_submodule(self.last)(self.get_submodule("body")(x).tanh())
+
+
+FEATURES = ["moon", "moon(head=4)", "fedproc", "fedetf", "ccvr", "fedbs(grad_scope='last_layer')"]
+
+
+@pytest.mark.parametrize("recipe", FEATURES)
+def test_a_classifier_that_is_not_what_is_called_last_is_refused(recipe: str):
+    for order, wrong in ((("out", "body"), "calls 'out' after it"), (("body", "out", "aux"), "never calls it")):
+        sentence = rf"the layer '{order[-1]}.*' is taken for .* its forward {wrong}; name the layer that classifies `cl"
+        with pytest.raises(fs.FedstrataError, match=sentence):
+            run(Made(*order), by_class(3, 9), recipe)
+    assert run(Made("body", "out"), by_class(3, 9), recipe).final["train"]["loss"] > 0
+
+
+@pytest.mark.parametrize("recipe", FEATURES)
+def test_a_layer_called_classifier_may_stand_anywhere(recipe: str):
+    one, other = (run(Made(*order), by_class(3, 9), recipe, seed=1) for order in
+                  (("body", "classifier"), ("classifier", "body", "aux")))  # fmt: skip
+    assert one.final["train"]["loss"] > 0
+    assert other.final["train"]["loss"] > 0

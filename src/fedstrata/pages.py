@@ -18,6 +18,7 @@ from fedstrata.explain import Explanation, explain
 from fedstrata.models import MODELS, model
 from fedstrata.models.zoo import options_of
 from fedstrata.parse import recipe_text
+from fedstrata.probes import PROBES
 from fedstrata.recipes import METHODS
 from fedstrata.report.tables import described
 from fedstrata.reproduce.plan import Reproduction, find, read
@@ -62,7 +63,9 @@ ZOO = f"""\
 `--model NAME` on the command line, `fs.models.model(NAME, shape, classes)` in Python. Options go in brackets, as in
 `resnet20(norm="group")`. A model of your own is `package.module:make`, a function that is called as
 `make(shape, classes)`, with the shape of one example, and with the options in brackets if there are any. Methods that
-look at features take what the module called `classifier` sees, or else what the last linear layer sees.
+look at features take what the module called `classifier` sees, or else what the last linear layer sees. That is the
+one made last; where another is called last, such methods refuse the model until the layer that classifies is called
+`classifier`.
 
 {{table}}
 
@@ -228,7 +231,8 @@ def _cost(card: CostCard, e: Explanation) -> str:
 
 def _needs(recipe: Recipe) -> str:
     """What an experiment must provide, or every client tell."""
-    told = {n: REMEDIES.get(n) or f"from every client {REVEALED.get(n, n)}" for n in sorted(recipe.needs)}
+    given = {n: said for n, said in REMEDIES.items() if n not in PROBES}
+    told = {n: given.get(n) or f"from every client {REVEALED.get(n, n)}" for n in sorted(recipe.needs)}
     return "\n".join(f"- **{n.replace('_', ' ')}**, {said}" for n, said in told.items()) or "Clients with data."
 
 

@@ -33,7 +33,7 @@ from fedstrata.server import OnNonFinite, Replies, Server, clients_in_words, clo
 from fedstrata.stopping import Stopped, Stopping
 from fedstrata.task import Batch, Loss, Task, accuracy, are_labels, buffers_of
 from fedstrata.threads import fitting_threads, threads
-from fedstrata.trial import try_out
+from fedstrata.trial import check_classifier, try_out
 from fedstrata.values import Value, fit
 
 Examples = tuple[Any, Any]
@@ -154,12 +154,14 @@ def simulate(
     fates = Fates.of(plan.faults, seed, data.sizes) if plan.faults is not None else None
     trained_on = data if fates is None else fates.poisoned(data)  # and evaluated on what is true
     task = Task.of(model, loss, metrics, device)
-    made = try_out(task, *first_model(task, model), data.x, data.y)
+    at = first_model(task, model)
+    made = try_out(task, *at, data.x, data.y)
     classes = made.shape[1] if made.dim() == 2 else 0
     if metrics is None and not isinstance(loss, str) and are_labels(data.y, classes):
         task = replace(task, metrics={"accuracy": accuracy})
     fed = Federation(algorithm, task, trained_on, training, seed, plan.buffers, augment, fates)
     algorithm.check(offered(task, data.y, classes, proxy is not None))
+    check_classifier(task, *at, data.x, algorithm.needs)
     server = first_server(fed, model, first_stats(fed))
     if augment is not None:
         augment.apply(data.x[:1], torch.zeros(1, 3, dtype=torch.long, device=data.x.device))  # or it says why not

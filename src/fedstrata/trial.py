@@ -1,13 +1,18 @@
 """What is tried before anything is trained: whether a model, its loss and metrics, and the data go together."""
 
+from contextlib import ExitStack
+
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from fedstrata.errors import DataError, ModelError, SettingError, in_short
 from fedstrata.layout import Arrays
 from fedstrata.rng import seeded
-from fedstrata.task import Loss, Task, are_labels, cross_entropy
+from fedstrata.task import Head, Loss, Task, are_labels, cross_entropy
+
+OF_CLASSIFIER = {"features", "last_layer_gradient_variance"}
+"""Needs that are about the model's classifier."""
 
 SOME, FEW = 64, 8
 """Examples that a model is tried out on, and those whose targets are exchanged."""
@@ -40,6 +45,27 @@ def various(y: Tensor) -> Tensor:
 def _spread(rows: np.ndarray, count: int) -> np.ndarray:
     """So many of them at even distances, or all."""
     return rows[np.linspace(0, len(rows) - 1, min(count, len(rows))).astype(int)]
+
+
+def check_classifier(task: Task, w: Tensor, buffers: Arrays, x: Tensor, needs: frozenset[str]) -> None:
+    """Raise where the layer that a part looks at, or replaced, is not what classifies: it was only made last."""
+    model, name = task.eval_mode, task.classifier
+    headed = any(isinstance(m, Head) for m in model.modules())
+    if name is None or not (headed or needs & OF_CLASSIFIER):
+        return
+    head, called = model.get_submodule(name), list[nn.Module]()
+    with ExitStack() as stack, task.scoring(w, buffers) as outputs:
+        for module in {head, *(m for m in model.modules() if isinstance(m, nn.Linear))}:
+            stack.callback(module.register_forward_pre_hook(lambda m, _: called.append(m)).remove)
+        outputs(x[:1].clone())
+    if head not in called:
+        wrong = "never calls it"
+    elif f"{name}.".startswith("classifier.") or called[-1] in [*head.modules()]:
+        return
+    else:
+        wrong = f"calls {next(n for n, m in model.named_modules() if m is called[-1])!r} after it"
+    cure = "name the layer that classifies `classifier`"
+    raise ModelError(f"the layer {name!r} is taken for the model's classifier, but its forward {wrong}; {cure}")
 
 
 def _outputs_or_why(task: Task, w: Tensor, buffers: Arrays, x: Tensor, who: str) -> Tensor:

@@ -34,8 +34,8 @@ from fedstrata.precision import multiplying
 from fedstrata.record import Recorder, finished
 from fedstrata.runtimes import Vault
 from fedstrata.server import Server
-from fedstrata.simulate import evaluate, finish, finish_line, first_server, offered, play, trained_model
-from fedstrata.trial import try_out
+from fedstrata.simulate import evaluate, finish, finish_line, first_model, first_server, offered, play, trained_model
+from fedstrata.trial import check_classifier, try_out
 
 log = getLogger("flwr")  # whose lines `flwr run --stream` shows
 
@@ -97,6 +97,7 @@ class Session:
         fed, model = federation(exp, fake, agreed["classes"], vocabulary, exp.device)
         exp.recipe.check(offered(fed.task, fake.y, agreed["classes"], held is not None))
         agreed["settled"] = True
+        check_classifier(fed.task, *first_model(fed.task, model), fed.clients.x, exp.recipe.needs)
         server = first_server(fed, model, known_of(gate.news(), gate.roster, agreed["classes"]))
         place = server.model.device, fed.task.layout.dtype
         sets = {n: _at(s, *place) for n, s in sets.items()}
