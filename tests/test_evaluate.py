@@ -1,6 +1,8 @@
 from collections.abc import Callable
 from dataclasses import replace
+from io import StringIO
 from math import ceil
+from pathlib import Path
 from threading import Barrier, get_ident
 from typing import Any
 
@@ -9,14 +11,19 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from rich.console import Console
 from torch import Tensor, nn
 
+import fedstrata as fs
 from fedstrata import evaluate
 from fedstrata.clients import Rows
 from fedstrata.evaluate import client_scores, fairness, score, summary
 from fedstrata.layout import Arrays
+from fedstrata.record import read_rounds
+from fedstrata.report.tables import runs_table
 from fedstrata.task import Loss, Task, buffers_of
 from fedstrata.threads import threads
+from tests.federations import mlp
 from tests.patience import PATIENCE
 
 
@@ -119,10 +126,10 @@ def test_every_score_is_told_by_client():
     assert {n: v.tolist() for n, v in found.items()} == {"loss": [2.0, 2.0], "accuracy": [0.5, 1.0]}
 
 
-@given(st.lists(st.floats(-1e3, 1e3), min_size=1, max_size=45), st.integers(0, 3), st.sampled_from(["high", "low"]))
+@given(st.lists(st.floats(-1e3, 1e3), min_size=1, max_size=45), st.sampled_from(["high", "low"]))
 @settings(max_examples=60, deadline=None)
-def test_fairness_is_mean_worst_tenth_and_deviation(values: list[float], empty: int, best: str):
-    found = fairness(np.array(values + [np.nan] * empty), best)
+def test_fairness_is_mean_worst_tenth_and_deviation(values: list[float], best: str):
+    found = fairness(np.array(values), best)
     worst = sorted(values, reverse=best == "low")[: ceil(len(values) / 10)]
     assert found == {
         "mean": pytest.approx(np.mean(values), abs=1e-9),
@@ -135,6 +142,39 @@ def test_the_worst_of_a_few_clients_is_the_worst_one():
     values = np.array([0.5, 0.9, 0.1])
     assert fairness(values, "high")["worst10"] == 0.1
     assert fairness(values, "low")["worst10"] == 0.9
+
+
+@pytest.mark.parametrize("best", ["high", "low"])
+def test_a_score_that_is_nan_is_told(best: str):
+    assert all(np.isnan(v) for v in fairness(np.array([0.5, np.nan, 0.1]), best).values())
+
+
+def test_clients_without_data_do_not_count_and_one_whose_loss_is_nan_does(tmp_path: Path):
+    """As one that trained before its features were spoilt: to leave it out would be the best news of all."""
+    clients = [(torch.randn(n, 6, dtype=torch.float64), torch.zeros(n)) for n in (3, 5, 0)]
+    settings: dict[str, Any] = {"rounds": 1, "loss": lambda o, y: o.square().mean(1)}
+    fine = fs.simulate("fedavg", mlp(), clients, **settings).final["clients"]
+    assert all(np.isfinite(v) for v in fine.values())
+    assert fine == fs.simulate("fedavg", mlp(), clients[:2], **settings).final["clients"]
+    huge = torch.full((4, 6), 1e308, dtype=torch.float64), torch.zeros(4)
+    run = fs.simulate("fedavg", Doubtful(), [huge, *clients], out=tmp_path / "run", **settings)
+    assert all(np.isnan(v) for v in run.final["clients"].values())
+    assert read_rounds(tmp_path / "run")[0]["clients"] == {"mean": None, "worst10": None, "std": None}
+    console = Console(file=StringIO(), record=True)
+    console.print(runs_table({"run": read_rounds(tmp_path / "run")[0]}))
+    assert "nan" in console.export_text()
+    fs.report([tmp_path / "run"], tmp_path / "page.html")
+
+
+class Doubtful(nn.Module):
+    """NaN on what is too large, and nothing else."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner = mlp()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.inner(x.clamp(-9, 9)) + (10 * x).sum(1, keepdim=True) - (10 * x).sum(1, keepdim=True)
 
 
 def conv_problem() -> tuple[Task, Tensor, Arrays, Tensor, Tensor]:

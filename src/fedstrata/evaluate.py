@@ -59,8 +59,11 @@ def client_scores(scores: Arrays, rows: Rows) -> dict[str, np.ndarray]:
 
 
 def fairness(values: np.ndarray, best: str) -> dict[str, float]:
-    """Mean over clients, mean of the worst tenth of them (at least one), and standard deviation."""
-    values = np.sort(values[~np.isnan(values)])
+    """Mean over clients that have data, mean of the worst tenth of them (at least one), and standard deviation.
+
+    A client whose score is NaN is the worst there is: what it is part of is NaN.
+    """
+    values = np.sort(values)  # NaN come last
     tenth = ceil(len(values) / 10)
-    worst = values[:tenth] if best == "high" else values[-tenth:]
+    worst = values[:tenth] if best == "high" and not np.isnan(values[-1]) else values[-tenth:]
     return {"mean": float(values.mean()), "worst10": float(worst.mean()), "std": float(values.std())}

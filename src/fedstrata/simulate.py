@@ -306,7 +306,8 @@ def evaluate(fed: Federation, runtime: Runtime, server: Server) -> dict[str, Any
         line: dict[str, Any] = {n: summary(s) for n, s in scores.items()}
     if "train" in scores:
         watched, best = ("accuracy", "high") if "accuracy" in fed.task.metrics else ("loss", "low")
-        line["clients"] = fairness(client_scores(scores["train"], fed.clients.rows)[watched], best)
+        each = client_scores(scores["train"], fed.clients.rows)[watched]
+        line["clients"] = fairness(each[fed.clients.sizes > 0], best)
     return line
 
 

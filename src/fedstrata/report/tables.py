@@ -1,6 +1,7 @@
 """Tables for the terminal."""
 
 from collections.abc import Callable, Mapping
+from math import nan
 from typing import Any
 
 from rich.box import SIMPLE_HEAD
@@ -77,7 +78,8 @@ def _cells(final: Mapping[str, Any]) -> dict[str, str]:
     return cells | ({f"{sets[0]} loss": _text("loss", final[sets[0]]["loss"])} if watched != "loss" else {})
 
 
-def _text(measure: str, value: float) -> str:
+def _text(measure: str, value: float | None) -> str:
+    value = nan if value is None else value  # as a run folder has it
     return f"{100 * value:.1f} %" if measure == "accuracy" else f"{value:.4f}"
 
 
