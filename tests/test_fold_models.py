@@ -275,6 +275,48 @@ def test_and_trains_as_each_client_would_alone(how: str):
     torch.testing.assert_close(one, other, rtol=0, atol=1e-11)
 
 
+class Forgetful(nn.Module):
+    """Dropout as a function, which draws from torch's generator."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.head = nn.Linear(6, 6), nn.Linear(6, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(nn.functional.dropout(self.first(x).tanh(), 0.3, self.training))
+
+
+@pytest.mark.parametrize("how", [m for m in MIXING if m not in ("weights of another", "assertion")] + ["dropout"])
+def test_where_stacking_would_be_seen_in_short_batches_it_is_left_to_those_who_ask(how: str):
+    made = Forgetful().double() if how == "dropout" else Mixing(how).double()
+    common: dict[str, Any] = {"model": made, "clients": unequal_clients((8, 5, 4, 7)), "workers": 1}
+    auto, apart, stacked = (
+        final_model(fs.recipes.fedavg(), engine=e, training=fs.SGD(lr=0.1, batch=4), **common)
+        for e in ("auto", "apart", "stacked")
+    )
+    torch.testing.assert_close(auto, apart, rtol=0, atol=1e-11)
+    if how in ("mean", "mean of inputs", "size", "dropout"):  # others see nothing of padding that repeats
+        assert (stacked - apart).abs().max() > 1e-4
+
+
+def test_padding_is_well_where_examples_do_not_see_each_other():
+    for made in (
+        Mixing("nothing"),
+        nn.Sequential(nn.Linear(6, 4), nn.BatchNorm1d(4), nn.Dropout(0.3), nn.Linear(4, 3)),
+    ):
+        assert Task.of(made.double()).pads_well(*trial(made))
+
+
+@pytest.mark.parametrize(
+    ("layer", "draws"), [(nn.Dropout(0.5), False), (nn.RReLU(), True), (nn.TransformerEncoderLayer(6, 2, 4), True)]
+)
+def test_who_draws_from_torchs_generator_is_known(layer: nn.Module, draws: bool):
+    made, before = nn.Sequential(layer, nn.Linear(6, 3)).double(), torch.get_rng_state()
+    assert Task.of(made).draws(*trial(made)[:3]) == draws
+    assert torch.equal(torch.get_rng_state(), before)
+
+
 def test_a_loss_that_mixes_examples_is_given_each_client_by_itself():
     def centred(outputs: Tensor, y: Tensor) -> Tensor:
         return nn.functional.cross_entropy(outputs - outputs.mean(0), y, reduction="none")

@@ -25,15 +25,20 @@ def seeded(seed: int, device: torch.device | None = None) -> Iterator[None]:
     The CPU's and that of one device: torch.manual_seed looks for every kind of device there is, which takes longer than
     a step of a small model.
     """
-    generators = [torch.default_generator]
-    if device is not None and device.type == "cuda":
-        torch.cuda.init()
-        generators.append(torch.cuda.default_generators[device.index or 0])
-    before = [g.get_state() for g in generators]
-    for g in generators:
+    own = generators(device)
+    before = [g.get_state() for g in own]
+    for g in own:
         g.manual_seed(seed)
     try:
         yield
     finally:
-        for g, state in zip(generators, before, strict=True):
+        for g, state in zip(own, before, strict=True):
             g.set_state(state)
+
+
+def generators(device: torch.device | None = None) -> list[torch.Generator]:
+    """torch's own: the CPU's, and that of a GPU."""
+    if device is None or device.type != "cuda":
+        return [torch.default_generator]
+    torch.cuda.init()
+    return [torch.default_generator, torch.cuda.default_generators[device.index or 0]]

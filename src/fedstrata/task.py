@@ -20,7 +20,7 @@ from fedstrata.fold import fold, folds, heed_folds, unfold
 from fedstrata.layout import Arrays, Layout
 from fedstrata.pooled import heed_pools, pooling
 from fedstrata.precision import casting
-from fedstrata.rng import seeded
+from fedstrata.rng import generators, seeded
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 """(outputs [B, ...], targets [B, ...]) -> one loss an example, [B], or their mean."""
@@ -177,23 +177,50 @@ class Task:
 
     def folds_well(self, w: Tensor, buffers: Arrays, x: Tensor, y: Tensor) -> bool:
         """Whether different clients folded together give what each gives alone, on a few different examples."""
-        k, size = 3, max(1, len(x) // 3)
+        return self._as_alone(w, buffers, x, y, [max(1, len(x) // 3)] * 3)
+
+    def pads_well(self, w: Tensor, buffers: Arrays, x: Tensor, y: Tensor) -> bool:
+        """Whether stacked clients whose batches are padded give what each gives alone."""
+        return self._as_alone(w, buffers, x, y, [3, 2, 2])
+
+    def draws(self, w: Tensor, buffers: Arrays, x: Tensor) -> bool:
+        """Whether the model draws from torch's generators by itself, which its dropout layers do not."""
+        noise = torch.zeros((), dtype=torch.long, device=w.device) if self.noisy else None
+        with torch.no_grad(), seeded(0, w.device):
+            before = [g.get_state() for g in generators(w.device)]
+            self.forward(w, buffers, x, "train", noise=noise)
+            return any(not torch.equal(s, g.get_state()) for s, g in zip(before, generators(w.device), strict=True))
+
+    def _as_alone(self, w: Tensor, buffers: Arrays, x: Tensor, y: Tensor, counts: list[int]) -> bool:
+        """Whether stacked clients with so many examples each give what each gives alone."""
+        k, size = len(counts), max(counts)
         models = _near(w, k)
+        real = torch.arange(size, device=x.device) < torch.tensor(counts, device=x.device)[:, None]  # [K, B]
         rows = torch.arange(k * size, device=x.device).view(k, size) % len(x)
+        rows = torch.where(real, rows, rows[:, :1])  # as batches are padded
+        mine = [r[:n] for r, n in zip(rows, counts, strict=True)]
         own = {n: b.expand(k, *b.shape) for n, b in buffers.items()}
         noise = torch.arange(k, device=w.device) if self.noisy else None
         draws = [None] * k if noise is None else list(noise)
         with torch.no_grad(), seeded(0, w.device):
             try:
-                both = self.stacked(self.layout.unflatten(models), own, x[rows], None, noise)
-                losses = self.losses(both.outputs.flatten(0, 1), y[rows.flatten()]).view(k, size)
-                alone = [self.forward(models[i], buffers, x[rows[i]], "train", noise=draws[i]) for i in range(k)]
-                each = [self.losses(a.outputs, y[r]) for a, r in zip(alone, rows, strict=True)]
+                mask = None if min(counts) == size else real
+                both = self.stacked(self.layout.unflatten(models), own, x[rows], mask, noise)
+                losses = self._losses_of(both.outputs, y[rows])
+                alone = [self.forward(models[i], buffers, x[r], "train", noise=draws[i]) for i, r in enumerate(mine)]
+                each = [self.losses(a.outputs, y[r]) for a, r in zip(alone, mine, strict=True)]
             except Exception:
                 return False
-        pairs = [*zip(both.outputs, [a.outputs for a in alone], strict=True), *zip(losses, each, strict=True)]
+        pairs = [(both.outputs[i][:n], alone[i].outputs) for i, n in enumerate(counts)]
+        pairs += [(losses[i][:n], each[i]) for i, n in enumerate(counts)]
         pairs += [(b[i], alone[i].buffers[n]) for n, b in both.buffers.items() for i in range(k)]
         return all(_close(a, b, 1e-3, _largest(b)) for a, b in pairs)
+
+    def _losses_of(self, outputs: Tensor, y: Tensor) -> Tensor:
+        """One loss an example of stacked clients, [K, B], as local steps take them."""
+        if self.folds:
+            return self.losses(outputs.flatten(0, 1), y.flatten(0, 1)).view(outputs.shape[:2])
+        return vmap(self.losses, randomness="different")(outputs, y)
 
     def takes_channels_last(self, w: Tensor, buffers: Arrays, x: Tensor) -> bool:
         """Whether outputs and gradients are the same for images laid out so, and for one image alone.

@@ -73,17 +73,14 @@ def chosen(
     A GPU of another process multiplies by `precision`; `address` is that of a Ray cluster.
     """
     if engine == "ray":
-        inside = "stacked" if fitting(fed, 1) == "stacked" else "apart"
-        fed = replace(fed, task=suited(fed, inside, at, rounds))
+        inside, fed = _settled("auto", fed, 1, at, rounds)
         steps = partial(steps_of, rounds=rounds, compile=compile)
         cluster = _cluster(fed, sets, workers, address)
         return Ray(fed, vault, sets, cluster, inside == "stacked", chunk, steps, precision)
     count = min(workers or cores(), cores(), fed.recipe.select.size(len(fed.clients)))
-    if engine == "auto":
-        engine = fitting(fed, count)
     if engine == "pool" and (why := _no_pool(fed)):
         raise SettingError(f"engine = 'pool' {why}; use 'stacked' or 'apart'")
-    fed = replace(fed, task=suited(fed, engine, at, rounds))
+    engine, fed = _settled(engine, fed, count, at, rounds)
     if engine == "stacked":
         make, company = partial(steps_of, rounds=rounds, compile=compile), seat()
         steps = make(fed) if company is None else company.steps(fed, make)
@@ -91,13 +88,37 @@ def chosen(
     return Pool(fed, vault, sets, max(1, count)) if engine == "pool" else Apart(fed, vault, sets)
 
 
+def _settled(
+    engine: Engine, fed: Federation, workers: int, at: tuple[Tensor, Arrays], rounds: int
+) -> tuple[Engine, Federation]:
+    """(the engine, which may be left to be chosen, the run with the task that suits it).
+
+    Clients that are to be stacked are taken one by one where a trial shows that padding is seen, or that a model draws
+    by itself; the latter may go on stacked on a GPU, where one by one takes many times as long.
+    """
+    name = fitting(fed, workers) if engine == "auto" else engine
+    task = suited(fed, name, at, rounds)
+    if engine == "auto" and name == "stacked":
+        some = _some(fed)
+        with multiplying("float32"):
+            fine = task.pads_well(*at, *some) or (fed.clients.x.is_cuda and task.draws(*at, some[0]))
+        if not fine:
+            name = _one_by_one(fed, workers)
+            task = suited(fed, name, at, rounds)
+    return name, replace(fed, task=task)
+
+
 def fitting(fed: Federation, workers: int) -> Engine:
-    """The engine that suits a run."""
+    """The engine that suits a run, by its kind and its size."""
     if fed.clients.x.device.type != "cpu":
         return "stacked"
     batch = fed.training.batch or int(fed.clients.sizes.max())
     if fed.task.folds and not convolves(fed.task.train_mode) and fed.task.layout.size * batch < STACKED_BELOW:
         return "stacked"
+    return _one_by_one(fed, workers)
+
+
+def _one_by_one(fed: Federation, workers: int) -> Engine:
     return "pool" if workers > 1 and not _no_pool(fed) else "apart"
 
 
@@ -131,8 +152,7 @@ def pays(steps: float, touched: float, tensors: int) -> bool:
 def suited(fed: Federation, engine: Engine, at: tuple[Tensor, Arrays], rounds: int) -> Task:
     """The task in the layout that suits the machine, and folded, only where a trial shows that this is right."""
     task, x = fed.task, fed.clients.x
-    rows = torch.linspace(0, len(x) - 1, min(len(x), TRIED)).long().to(x.device)  # of several clients
-    some, targets = x[rows], fed.clients.y[rows]
+    some, targets = _some(fed)
     looked_at = fed.recipe.select.size(len(fed.clients)) / len(fed.clients) * fed.training.epochs + 1  # and evaluated
     passes = rounds * looked_at * len(x)
 
@@ -149,6 +169,13 @@ def suited(fed: Federation, engine: Engine, at: tuple[Tensor, Arrays], rounds: i
     numbers = passes * task.layout.size
     compiled = engine == "stacked" and fed.augment is None and compiles(task, x, fed.clients.y, numbers)
     return replace(task, channels_last=last, folds=folds, pooled=pools, compiled=compiled)
+
+
+def _some(fed: Federation) -> tuple[Tensor, Tensor]:
+    """A few examples, of several clients, and their targets."""
+    x, y = fed.clients.x, fed.clients.y
+    rows = torch.linspace(0, len(x) - 1, min(len(x), TRIED)).long().to(x.device)
+    return x[rows], y[rows]
 
 
 def _cluster(fed: Federation, sets: Sets, workers: int | None, address: str | None) -> Cluster:
