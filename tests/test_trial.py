@@ -149,3 +149,89 @@ def test_a_layer_called_classifier_may_stand_anywhere(recipe: str):
                   (("body", "classifier"), ("classifier", "body", "aux")))  # fmt: skip
     assert one.final["train"]["loss"] > 0
     assert other.final["train"]["loss"] > 0
+
+
+class Gives(nn.Module):
+    """A linear model whose answers come as something else."""
+
+    def __init__(self, how: Any):
+        super().__init__()
+        self.layer, self.how = nn.Linear(6, 3, dtype=torch.float64), how
+
+    def forward(self, x: Tensor) -> Any:
+        return self.how(self.layer(x))
+
+
+def missing(_: Tensor) -> Tensor:
+    raise KeyError("mask")
+
+
+@pytest.mark.parametrize(
+    ("how", "sentence"),
+    [
+        (lambda o: (o, None), "must put out one tensor, and its forward gives tuple; wrap it in a module"),
+        (lambda o: {"logits": o}, "must put out one tensor, and its forward gives dict"),
+        (lambda o: None, "must put out one tensor, and its forward gives NoneType"),
+        (lambda o: o.sum(), r"for each example, \[examples, ...\]; it gives outputs of shape \(\) for 64 examples"),
+        (lambda o: o[:1], r"it gives outputs of shape \(1, 3\) for 64 examples"),
+        (lambda o: o[:, 0], r"cross_entropy needs an output for each class, .* the model gives \(64,\)"),
+        (missing, r"does not take examples of shape \(6,\): KeyError: 'mask'"),
+    ],
+)
+def test_answers_that_are_no_tensor_of_all_examples_are_a_sentence(how: Any, sentence: str):
+    with pytest.raises(fs.FedstrataError, match=sentence):
+        run(Gives(how), by_class())
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.parametrize(
+    ("make", "sentence"),
+    [
+        (lambda: "mlp", "the model must be a torch.nn.Module; got str"),
+        (lambda: nn.LazyLinear(3), "'weight' has no shape yet; call the model once, on an example"),
+        (lambda: torch.jit.script(nn.Linear(6, 3)), "the model is a compiled script"),
+        (lambda: once(nn.utils.weight_norm(nn.Linear(6, 3))), "the model cannot be copied .* has a successor"),
+    ],
+)
+def test_models_that_cannot_be_worked_with_are_a_sentence(make: Any, sentence: str):
+    with pytest.raises(fs.FedstrataError, match=sentence):
+        run(make(), by_class())
+
+
+def once(model: nn.Module) -> nn.Module:
+    """After a pass, whose results it keeps."""
+    model(torch.zeros(1, 6))
+    return model
+
+
+@pytest.mark.parametrize(
+    ("loss", "metrics", "sentence"),
+    [
+        (lambda o, y: 0.5, None, "the loss must give a tensor, one number an example; it gives 0.5"),
+        (lambda o, y: None, None, "the loss must give a tensor, one number an example; it gives None"),
+        ("cross_entropy", {"mine": lambda o, y: [1.0]}, r"the metric 'mine' must give a tensor, .* it gives \[1.0\]"),
+        ("cross_entropy", {"loss": lambda o, y: o[:, 0]}, "a metric cannot be called 'loss'"),
+    ],
+)
+def test_losses_and_metrics_that_give_no_tensor_are_a_sentence(loss: Any, metrics: Any, sentence: str):
+    with pytest.raises(fs.FedstrataError, match=sentence):
+        run(mlp(), by_class(), loss=loss, metrics=metrics)
+
+
+def test_a_word_that_no_table_has_is_found_before_anything_is_trained():
+    words = torch.zeros(200, 4, dtype=torch.long)
+    words[150, 2] = 50
+    model = nn.Sequential(nn.Embedding(10, 5), nn.Flatten(), nn.Linear(20, 2))
+    with pytest.raises(
+        fs.FedstrataError, match=r"does not take examples of shape \(4,\) in torch.int64: .*index out of"
+    ):
+        run(model, [(words[:100], torch.arange(100) % 2), (words[100:], torch.arange(100) % 2)])
+
+
+def test_training_of_another_kind_is_a_sentence_and_clients_may_come_one_by_one():
+    for wrong in ("SGD", torch.optim.SGD):
+        with pytest.raises(fs.FedstrataError, match="training must be"):
+            fs.simulate("fedavg", mlp(), by_class(), rounds=1, training=wrong)  # pyright: ignore[reportArgumentType]
+    given = fs.simulate("fedavg", mlp(), iter(by_class()), rounds=1)  # pyright: ignore[reportArgumentType]
+    assert given.final["train"] == fs.simulate("fedavg", mlp(), by_class(), rounds=1).final["train"]

@@ -56,6 +56,7 @@ class Clients:
         """From a list of (x, y) pairs, one a client; what a partitioner returned passes through."""
         if isinstance(clients, Clients):
             return clients
+        clients = list(clients)
         if len(clients) == 0:
             raise DataError("there are no clients: give a list of (x, y) pairs, one for each")
         pairs = [pair(c, f"client {i}") for i, c in enumerate(clients)]

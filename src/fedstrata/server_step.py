@@ -79,7 +79,9 @@ def server_step(
     server, size = _begun(algorithm, layout, layout.flatten(trained), kept, ordered, state, population)
     heard, number = _heard(algorithm, layout, server.model, kept, ordered), server.number
     cohort = Cohort(layout, heard.ids, heard.stats, server.model, size, number)
-    usable, dropped = _counted(*screen(heard, number, on_nonfinite, algorithm, cohort, kept)) if ordered else (heard, [])
+    usable, dropped = (
+        _counted(*screen(heard, number, on_nonfinite, algorithm, cohort, kept)) if ordered else (heard, [])
+    )
     server, notes = close_round(algorithm, server, cohort, usable, proxy, lr=lr, seed=seed)
     memory = {"population": torch.tensor(size), "round": torch.tensor(server.number)}
     return Outcome(_back(model, server), server.state | {"server": memory}, notes, layout.layers, dropped)

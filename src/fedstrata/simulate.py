@@ -33,7 +33,7 @@ from fedstrata.server import OnNonFinite, Replies, Server, clients_in_words, clo
 from fedstrata.stopping import Stopped, Stopping
 from fedstrata.task import Batch, Loss, Task, accuracy, are_labels, buffers_of
 from fedstrata.threads import fitting_threads, threads
-from fedstrata.trial import check_classifier, try_out
+from fedstrata.trial import check_classifier, check_model, try_out
 from fedstrata.values import Value, fit
 
 Examples = tuple[Any, Any]
@@ -140,7 +140,9 @@ def simulate(
     from its last checkpoint.
     """
     algorithm: Recipe = parse_recipe(recipe) if isinstance(recipe, str) else fit(Recipe, recipe, "recipe")
-    model, training = algorithm.adapt(model, training or SGD(), seed)
+    check_model(model)
+    given = SGD() if training is None else fit(Training, training, "training")
+    model, training = algorithm.adapt(model, given, seed)
     means = engine, chunk, workers, device, precision, compile, memory, checkpoint, faults, ray_address
     plan = Plan(rounds, seed, buffers, on_nonfinite, evaluate_every, evaluate_train, *means)
     nothing = "evaluate_train = false leaves nothing to evaluate on: give a test or a val set, or leave it true"

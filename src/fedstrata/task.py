@@ -125,6 +125,8 @@ class Task:
                 raise SettingError(f"no loss is called {loss!r}; {near(loss, LOSSES)}, or give a function")
             loss, usual = LOSSES[loss]
             metrics = usual if metrics is None else metrics
+        if "loss" in (metrics or {}):
+            raise SettingError("a metric cannot be called 'loss', as the loss is told by that name; choose another")
         if any(isinstance(m, TABLES) and m.max_norm is not None for m in model.modules()):
             raise ModelError("an embedding with max_norm rewrites its own table as it is read; leave max_norm out")
         named = model.named_parameters(remove_duplicate=False)
@@ -294,6 +296,9 @@ class Task:
         given = real_examples(mask), client_noise(noise), bound(self._places[mode], values)
         with watching, given[0], given[1], given[2], casting(x.device), pooling(self.pooled):
             outputs = model(x)
+        if not isinstance(outputs, Tensor):
+            given = f"its forward gives {type(outputs).__name__}; wrap it in a module that gives the tensor alone"
+            raise ModelError(f"the model must put out one tensor, and {given}")
         dtype = self.layout.dtype
         outputs = outputs.to(dtype) if outputs.is_floating_point() else outputs
         return Forward(outputs, seen[-1].to(dtype) if seen else None, after)

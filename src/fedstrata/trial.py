@@ -1,12 +1,14 @@
 """What is tried before anything is trained: whether a model, its loss and metrics, and the data go together."""
 
 from contextlib import ExitStack
+from copy import deepcopy
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import UninitializedParameter
 
-from fedstrata.errors import DataError, ModelError, SettingError, in_short
+from fedstrata.errors import DataError, FedstrataError, ModelError, SettingError, in_short
 from fedstrata.layout import Arrays
 from fedstrata.rng import seeded
 from fedstrata.task import Head, Loss, Task, are_labels, cross_entropy
@@ -18,11 +20,37 @@ SOME, FEW = 64, 8
 """Examples that a model is tried out on, and those whose targets are exchanged."""
 
 
+def check_model(model: object) -> None:
+    """Raise about a model that cannot be worked with, whatever the data."""
+    if not isinstance(model, nn.Module):
+        raise ModelError(f"the model must be a torch.nn.Module; got {type(model).__name__}")
+    if isinstance(model, torch.jit.ScriptModule):
+        raise ModelError("the model is a compiled script, whose parameters cannot be exchanged; give the module itself")
+    if lazy := next((n for n, p in model.named_parameters() if isinstance(p, UninitializedParameter)), None):
+        raise ModelError(f"{lazy!r} has no shape yet; call the model once, on an example, before it is given")
+    try:
+        deepcopy(model)
+    except Exception as e:
+        old = "torch.nn.utils.weight_norm, for one, has a successor in torch.nn.utils.parametrizations that can be"
+        raise ModelError(f"the model cannot be copied ({in_short(e)}); {old}") from e
+
+
 def try_out(task: Task, w: Tensor, buffers: Arrays, x: Tensor, y: Tensor, who: str = "") -> Tensor:
     """Raise about a model, loss or metric that does not fit the data; what the model makes of some examples."""
     who = f"{who}: " if who else ""
     rows = various(y)
+    if not x.is_floating_point() and x.numel():  # word numbers, which a table may be too short for
+        ends = x.flatten(1).amax(1).argmax(), x.flatten(1).amin(1).argmin()
+        rows = torch.cat([torch.stack(ends).to(rows), rows])[:SOME]
     outputs = _outputs_or_why(task, w, buffers, x[rows], who)
+    if outputs.dim() == 0 or len(outputs) != len(rows):
+        shape = f"outputs of shape {tuple(outputs.shape)} for {len(rows)} examples"
+        raise ModelError(f"{who}the model must put out something for each example, [examples, ...]; it gives {shape}")
+    if task.loss is cross_entropy and outputs.dim() < 2:
+        shape = f"{tuple(outputs.shape)} for {len(rows)} examples"
+        raise DataError(
+            f"{who}cross_entropy needs an output for each class, [examples, classes]; the model gives {shape}"
+        )
     if task.loss is cross_entropy and (y.is_floating_point() or y.dim() > 1 or int(y.max()) >= outputs.shape[1]):
         given = f"{y.dtype} targets of shape {tuple(y.shape)} up to {float(y.max()):g}"
         need = f"whole-number labels below {outputs.shape[1]}, one an example"
@@ -73,9 +101,11 @@ def _outputs_or_why(task: Task, w: Tensor, buffers: Arrays, x: Tensor, who: str)
     version = x._version
     try:
         outputs = task.forward(w, buffers, x).outputs
-    except (RuntimeError, ValueError, TypeError, IndexError) as e:
-        shape = tuple(x.shape[1:])
-        raise DataError(f"{who}the model does not take examples of shape {shape}: {in_short(e)}") from e
+    except ModelError:
+        raise
+    except Exception as e:
+        shape = f"of shape {tuple(x.shape[1:])}" + (f" in {x.dtype}" if not x.is_floating_point() else "")
+        raise DataError(f"{who}the model does not take examples {shape}: {in_short(e)}") from e
     if x._version != version:
         ways = "as x.sub_(1) does, or a first layer with inplace=True"
         raise ModelError(f"the model's forward changes its examples in place, {ways}; let it make new ones")
@@ -88,9 +118,14 @@ def _try_scores(task: Task, outputs: Tensor, y: Tensor, who: str) -> None:
     named = {"the loss": task.losses} | {f"the metric {n!r}": m for n, m in task.metrics.items()}
     for said, f in named.items():
         try:
+            given = task.loss(outputs, y) if f == task.losses else f(outputs, y)
+            if not isinstance(given, Tensor):
+                raise SettingError(f"{said} must give a tensor, one number an example; it gives {given!r}")
             fits = f(outputs, y).numel() == len(y)
             own = fits and _minds_its_own(f, outputs[:FEW], y[:FEW])
-        except (RuntimeError, ValueError, TypeError, IndexError) as e:
+        except FedstrataError:
+            raise
+        except Exception as e:
             raise DataError(f"{who}{said} does not fit {shapes}: {in_short(e)}") from e
         if not fits:
             raise SettingError(f"{said} must give one number an example")
