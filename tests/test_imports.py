@@ -15,7 +15,7 @@ ORDER = [
     "version", "errors", "values", "calls", "rng", "toml", "files", "stopping", "threads", "capture", "optim", "layout",
     "tables", "memory", "loops", "kernels", "fused", "updates", "batchnorm", "dropout", "bind", "patches", "products",
     "fold", "windows", "pooled", "precision", "task", "trial", "logistic", "closed", "clients", "data", "partition",
-    "probes", "models", "buffers", "proxy", "turns", "core", "surgery", "parts", "recipes", "parse", "papers",
+    "probes", "models", "buffers", "proxy", "turns", "hooks", "core", "surgery", "parts", "recipes", "parse", "papers",
     "decisions", "server", "merge", "augment", "faults", "descent", "graphs", "train", "testing", "evaluate",
     "runtimes", "checkpoint", "record", "track", "simulate", "server_step", "experiment", "flower", "deploy", "cost",
     "explain", "lab", "report", "reproduce", "console", "equations", "pages", "public", "__init__", "commands", "cli",

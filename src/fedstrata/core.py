@@ -14,6 +14,7 @@ import numpy as np
 from torch import Tensor, nn
 
 from fedstrata.errors import REMEDIES, NeedError
+from fedstrata.hooks import moved, named, pair, positions, rows, shaped, telling
 from fedstrata.layout import Arrays, Grain, Layout, State
 from fedstrata.proxy import Proxy
 from fedstrata.task import Batch, Task
@@ -272,6 +273,7 @@ class Recipe(Value):
                 remedy = REMEDIES.get(need, f"the measurement {need!r}, which no probe provides")
                 raise NeedError(f"{type(part).__name__} needs {remedy}")
 
+    @telling("before the first round")
     def init(self, layout: Layout, population: int) -> State:
         """The server's state before the first round."""
         return {name: p.init(layout, population) for name, p in self.parts().items()}
@@ -281,19 +283,30 @@ class Recipe(Value):
         means = {name: {n: state[name][n] * share for n in part.means} for name, part in self.parts().items()}
         return {name: own | means.get(name, {}) for name, own in state.items()}
 
+    @telling("before the first round")
     def adapt(self, model: nn.Module, training: "Training", seed: int) -> tuple[nn.Module, "Training"]:
         """The model and the local training as the local parts want them."""
         for part in self.local:
             model, training = part.adapt_model(model, seed), part.adapt_training(training)
         return model, training
 
+    @telling("before the first round")
     def enroll(self, task: Task, buffers: Arrays) -> State:
         """A client's memory before its first turn."""
         return {name: p.enroll(task, buffers) for name, p in self.locals().items()}
 
+    def pick(self, state: State, stats: Arrays, rng: np.random.Generator, number: int = 0) -> tuple[Tensor, State]:
+        """(positions of the chosen among the clients that have data, new state)."""
+        with telling(f"round {number}"):
+            said = self.select.pick(state["select"], stats, rng)
+            chosen, own = pair(self.select, "pick", said, "(positions, state)")
+            return positions(self.select, chosen, len(stats["examples"])), state | {"select": own}
+
     def brief(self, state: State, cohort: Cohort) -> State:
         """What the server sends along with the model, each entry [K, ...]."""
-        return {name: p.brief(state[name], cohort) for name, p in self.locals().items()}
+        with telling(f"round {cohort.number}"):
+            said = {name: p.brief(state[name], cohort) for name, p in self.locals().items()}
+            return {name: rows(p, "brief", said[name], len(cohort)) for name, p in self.locals().items()}
 
     def updates(self, cohort: Cohort, delta: Tensor) -> Updates:
         """The cohort's updates, with what its parts will ask of them."""
@@ -302,9 +315,13 @@ class Recipe(Value):
 
     def aggregate(self, state: State, round: Round, uploads: State) -> tuple[Tensor, Arrays, State]:
         """From the cohort's replies to (the next global model [P], its buffers, new state)."""
+        with telling(f"round {round.cohort.number}"):
+            return self._aggregated(state, round, uploads)
+
+    def _aggregated(self, state: State, round: Round, uploads: State) -> tuple[Tensor, Arrays, State]:
         state, parts = dict(state), self.parts()
         round = replace(round, uploads={}, seen=round.seen or self.updates(round.cohort, round.delta))
-        weights, state["weigh"] = self.weigh.weights(state["weigh"], round)
+        weights, state["weigh"] = self._weights(state["weigh"], round)
         round.note(weights=weights)
         by = self.weigh.buffer_weights(weights, round), round.cohort.stats["examples"]
         if self.treats or round.proxy is not None:  # who look at the mixed buffers
@@ -315,12 +332,19 @@ class Recipe(Value):
         rounds = {name: replace(round, uploads=own) if (own := uploads.get(name)) else round for name in state}
         for name, part in parts.items():
             if isinstance(part, Local):
-                w, state[name] = part.absorb(state[name], w, rounds[name])
+                w, state[name] = moved(part, "absorb", part.absorb(state[name], w, rounds[name]), w)
             elif isinstance(part, Step):
-                w, state[name] = part.step(state[name], w, rounds[name])
+                w, state[name] = moved(part, "step", part.step(state[name], w, rounds[name]), w)
         for name, part in self.locals().items():
-            state[name] = part.settle(state[name], w, rounds[name])
+            state[name] = named(part, "settle", part.settle(state[name], w, rounds[name]))
         return w, self._treated(w, rounds, state) if self.treats else round.buffers.mean(*by, rounded=True), state
+
+    def _weights(self, state: Arrays, round: Round) -> tuple[Tensor, Arrays]:
+        """([K, L] at the grain of the weighing part, its new state)."""
+        part = self.weigh
+        weights, state = pair(part, "weights", part.weights(state, round), "(weights, state)")
+        shape = len(round.delta), round.layout.at(part.grain).depth
+        return shaped(part, "weights", weights, shape, "a tensor [K, L]", f" at the grain {part.grain!r}"), state
 
     def _treated(self, w: Tensor, rounds: dict[str, Round], state: State) -> Arrays:
         """The mixed buffers, as the parts want them."""
@@ -330,6 +354,7 @@ class Recipe(Value):
             values = part.treat(state[name], values, w, rounds[name])
         return buffers.settled(values)
 
+    @telling("showing the model")
     def shown(self, state: State, model: Tensor) -> Tensor:
         """The model that is evaluated and handed out, [P]."""
         for name, part in self.parts().items():

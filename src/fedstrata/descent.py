@@ -21,6 +21,7 @@ from fedstrata.clients import Clients, Lengths, Schedule
 from fedstrata.closed import compiled_descent, compiled_gradients, is_logistic, logistic_gradients
 from fedstrata.core import Local, Recipe, State, Turn
 from fedstrata.faults import Fates
+from fedstrata.hooks import scalar, shaped
 from fedstrata.layout import Arrays
 from fedstrata.optim import SGD, Rate, Training
 from fedstrata.rng import torch_seed
@@ -272,7 +273,7 @@ def begin(fed: Federation, start: Tensor, lr: float, given: Given) -> Tensor:
     """Where one client's training starts, [P]."""
     w = start
     for n, part in with_hook(fed, "begin").items():
-        w = part.begin(w, turn_of(fed, n, start, given, lr))
+        w = shaped(part, "begin", part.begin(w, turn_of(fed, n, start, given, lr)), start.shape, "a tensor [P]")
     return w
 
 
@@ -283,7 +284,7 @@ def _outputs(fed: Federation, name: str, part: Local, lr: Rate, start: Tensor, o
 def _penalty(
     fed: Federation, name: str, part: Local, lr: Rate, start: Tensor, w: Tensor, given: Given, seen: Arrays
 ) -> Tensor:
-    return torch.as_tensor(part.penalty(w, turn_of(fed, name, start, given, lr), Batch(**seen)))
+    return scalar(part, "penalty", part.penalty(w, turn_of(fed, name, start, given, lr), Batch(**seen)))
 
 
 def _corrected(fed: Federation, name: str, part: Local, gradient: Tensor, desk: Desk) -> Tensor:
@@ -292,10 +293,12 @@ def _corrected(fed: Federation, name: str, part: Local, gradient: Tensor, desk: 
         return gradient
     if part.elementwise:  # a client's scalars become columns, and nothing need be vmapped
         given = tree_map(lambda v: v[:, None] if v.dim() == 1 else v, desk.given)
-        return part.correct(gradient, desk.w, turn_of(fed, name, desk.start, given, desk.lr))
+        corrected = part.correct(gradient, desk.w, turn_of(fed, name, desk.start, given, desk.lr))
+        return shaped(part, "correct", corrected, gradient.shape, "a tensor like the gradient")
 
     def alone(start: Tensor, gradient: Tensor, w: Tensor, given: Given) -> Tensor:
-        return part.correct(gradient, w, turn_of(fed, name, start, given, desk.lr))
+        corrected = part.correct(gradient, w, turn_of(fed, name, start, given, desk.lr))
+        return shaped(part, "correct", corrected, gradient.shape, "a tensor like the gradient")
 
     return over_desk(alone, desk, gradient, desk.w, desk.given)
 

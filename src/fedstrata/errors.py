@@ -6,6 +6,7 @@ FedstrataError                    caught by the command, printed as one sentence
   ModelError     (ValueError)     parameter names or shapes do not fit the model
   NeedError      (ValueError)     a recipe needs something that the experiment does not give
   ClientError    (RuntimeError)   a client failed; names the stage, the round and the client
+  PartError      (RuntimeError)   a hook of a part failed or gave what it must not; names the round, the part, the hook
   NotFiniteError (RuntimeError)   a client (with on_nonfinite="raise") or the server produced NaN or infinity
 """
 
@@ -44,6 +45,10 @@ REMEDIES = {
 
 class ClientError(FedstrataError, RuntimeError):
     """A client failed; the text names the stage, the round and the client."""
+
+
+class PartError(FedstrataError, RuntimeError):
+    """A hook of a part failed, or gave what it must not; the text names the round, the part and the hook."""
 
 
 class NotFiniteError(FedstrataError, RuntimeError):

@@ -97,11 +97,11 @@ def open_round(
     pool = has_data(server.stats)
     pool = pool if present is None else pool[present[pool]]
     heard = server.stats | _asked(server, recipe.select.asks, pool, ask)
-    chosen, memory = recipe.select.pick(server.state["select"], _at(heard, pool), rng)
+    chosen, state = recipe.pick(server.state, _at(heard, pool), rng, server.number)
     chosen = _with_more(chosen, len(pool), spare, rng) if spare else chosen
     ids = pool[chosen].sort().values
     heard = heard | _asked(server, recipe.briefing - recipe.select.asks, ids, ask)
-    server = replace(server, state=server.state | {"select": memory})
+    server = replace(server, state=state)
     mean = float(server.stats["examples"].mean()) if len(pool) else 1.0
     cohort = Cohort(server.layout, ids, _at(heard, ids), server.model, server.population, server.number, mean)
     cohort = replace(cohort, ids=ids.to(server.model.device))

@@ -20,6 +20,7 @@ from fedstrata.descent import Federation
 from fedstrata.errors import DataError, SettingError, check
 from fedstrata.evaluate import client_scores, fairness, summary
 from fedstrata.faults import Fates, Faults
+from fedstrata.hooks import telling
 from fedstrata.layout import Arrays, Layout
 from fedstrata.memory import kept
 from fedstrata.optim import SGD, Training
@@ -286,6 +287,7 @@ def _line(fed: Federation, number: int, cohort: list[int], dropped: list[int], e
     return line
 
 
+@telling("after the last round")
 def finish(fed: Federation, runtime: Runtime, server: Server) -> Server:
     """The server after what the recipe does once, at the end, with every client's answers."""
     model = fed.recipe.shown(server.state, server.model)

@@ -27,6 +27,7 @@ from fedstrata.descent import (
     turn_of,
     with_hook,
 )
+from fedstrata.hooks import pair
 from fedstrata.layout import Arrays
 from fedstrata.probes import AFTER, MINI, WHOLE, measure
 from fedstrata.rng import seeded, torch_seed
@@ -87,7 +88,8 @@ def _reported(
 
     def report(w: Tensor, after: Arrays, given: Given, steps: Tensor) -> Any:
         end = {"began": begin(fed, errand.start, lr, given), "steps": steps, "trained": after}
-        return {n: p.report(w, turn_of(fed, n, errand.start, given, lr, **end)) for n, p in parts.items()}
+        said = {n: p.report(w, turn_of(fed, n, errand.start, given, lr, **end)) for n, p in parts.items()}
+        return {n: pair(parts[n], "report", v, "(memory, upload)") for n, v in said.items()}
 
     pairs = over_clients(report, w, buffers, given_to(fed, errand, stats), steps)
     return memory | {n: m for n, (m, _) in pairs.items()}, uploads | {n: u for n, (_, u) in pairs.items()}

@@ -4,6 +4,7 @@ import json
 import re
 import sys
 import tomllib
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,7 @@ import fedstrata as fs
 from fedstrata.cli import main
 from fedstrata.commands.report import demo_report
 from fedstrata.commands.settings import new_folder
+from fedstrata.errors import PartError
 from fedstrata.record import read_rounds
 
 METHODS = list(fs.recipes.METHODS)
@@ -227,6 +229,26 @@ def test_a_broken_file_says_so(capsys):
     Path("bad.toml").write_text("rounds = = 3")
     assert fedstrata("run", "bad.toml") == 2
     assert "bad.toml cannot be read as TOML" in capsys.readouterr().err
+
+
+@dataclass(frozen=True)
+class ByNought(fs.Step):
+    """Divides by nought."""
+
+    def step(self, state, proposal, round):
+        return proposal * (1 // len(state)), state
+
+
+def test_an_error_in_a_part_of_ones_own_is_a_sentence_or_shows_its_place(capsys, monkeypatch):
+    args = "run", "--method", "ByNought()", "--rounds", "1", *QUICK
+    assert fedstrata(*args) == 2
+    said = capsys.readouterr().err.strip().splitlines()[-1]
+    assert "round 0: ZeroDivisionError in ByNought.step: integer division" in said
+    assert "(set FEDSTRATA_DEBUG=1 to see where)" in said
+    monkeypatch.setenv("FEDSTRATA_DEBUG", "1")
+    with pytest.raises(PartError) as caught:
+        main(list(args))
+    assert isinstance(caught.value.__cause__, ZeroDivisionError)
 
 
 def test_chunks_of_1_7_and_20_agree():

@@ -147,12 +147,48 @@ class Flat(fs.Weigh):
         return round.share, state
 
 
+@dataclass(frozen=True)
+class Short(fs.Local):
+    """Corrects a part of the gradient only."""
+
+    def correct(self, grad, w, turn):
+        return grad[:3]
+
+
+@dataclass(frozen=True)
+class Vector(fs.Local):
+    """Adds a penalty for each parameter."""
+
+    def penalty(self, w, turn, batch):
+        return w * w
+
+
+@dataclass(frozen=True)
+class Row(fs.Step):
+    """Makes a row of the model."""
+
+    def step(self, state, proposal, round):
+        return proposal[None], state
+
+
+@dataclass(frozen=True)
+class Halves(fs.Select):
+    """Picks by numbers that are not whole."""
+
+    def pick(self, state, stats, rng):
+        return torch.tensor([0.0, 1.0]), state
+
+
 @pytest.mark.parametrize(
     ("part", "complaint"),
     [
         (Thawed(), "Thawed is not frozen: declare it with"),
         (Stateless(), r"must return \(weights, state\); got Tensor"),
         (Flat(), r"must give a tensor \[K, L\], here \[4, 1\] at the grain 'model'; got \[4\]"),
+        (Short(), r"Short.correct must give a tensor like the gradient, here \[47\]; got \[3\]"),
+        (Vector(), r"Vector.penalty must give one number, a tensor \[\]; got a tensor \[47\]"),
+        (Row(), r"Row.step must give a model, a tensor \[P\], here \[47\]; got \[1, 47\]"),
+        (Halves(), r"Halves.pick must give positions .*, whole numbers from 0 to 6, .*; got a torch.float32"),
         (Forgetful(), "shape"), (OrderBound(), "order"), (Scribbler(), "wrote into"), (Careless(), "no client moved"),
         (Batchwise(), "stacked"), (Melted(), "hashes|frozen"), (Overstated(), "merged replies"),
     ],

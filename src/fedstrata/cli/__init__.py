@@ -11,7 +11,7 @@ from typer import Abort, Exit, Option, Typer, echo
 from typer.core import TyperGroup
 
 from fedstrata.cli import about, data, deploy, experiments
-from fedstrata.errors import FedstrataError
+from fedstrata.errors import ClientError, FedstrataError, PartError
 from fedstrata.stopping import Stopped
 from fedstrata.version import __version__
 
@@ -72,6 +72,8 @@ def main(args: list[str] | None = None) -> None:
     try:
         code: Any = app(args, standalone_mode=False)
     except FedstrataError as e:
+        if isinstance(e, (ClientError, PartError)) and (e.__cause__ or hasattr(e, "__notes__")):
+            _failed(e, str(e))
         _stop(str(e))
     except _Ended as e:
         _stop(str(e), e.code)
@@ -81,9 +83,7 @@ def main(args: list[str] | None = None) -> None:
         if said := getattr(e, "format_message", None):  # click's own, which newer typers carry within themselves
             words = said().strip().rstrip(".")  # none where help was shown
             _stop(_with_advice(e, words) if words else "")
-        if os.environ.get("FEDSTRATA_DEBUG"):
-            raise
-        _stop(f"{type(e).__name__}: {e} (set FEDSTRATA_DEBUG=1 to see where)")
+        _failed(e, f"{type(e).__name__}: {e}")
     else:
         if code == STOPPED:
             _stop("stopped; what was finished is in the run folder", STOPPED)
@@ -106,6 +106,13 @@ def _with_advice(error: Exception, words: str) -> str:
         said = f"No such option: {option}" + f" (did you mean {guesses}?)" * bool(guesses)
         return f"{said}; if that is a setting, write --set {name}=VALUE, else try {helped}"
     return f"{words} Try {helped}" if words.endswith("?") else f"{words}; try {helped}"
+
+
+def _failed(error: Exception, sentence: str) -> None:
+    """The end after an error that came out of somebody's code, whose place can be shown."""
+    if os.environ.get("FEDSTRATA_DEBUG"):
+        raise error
+    _stop(f"{sentence} (set FEDSTRATA_DEBUG=1 to see where)")
 
 
 def _stop(sentence: str, code: int = 2) -> None:

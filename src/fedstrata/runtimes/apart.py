@@ -8,6 +8,7 @@ import torch
 
 from fedstrata.core import Cohort, State
 from fedstrata.errors import ClientError
+from fedstrata.hooks import told
 from fedstrata.layout import Arrays
 from fedstrata.runtimes.visit import InProcess, errand_for, joined, visit
 from fedstrata.server import Replies, Server
@@ -41,6 +42,6 @@ def naming(number: int, client: int) -> Watch:
         try:
             yield
         except Exception as e:
-            raise ClientError(f"round {number}, client {client}, {name}: {type(e).__name__}: {e}") from e
+            raise ClientError(f"round {number}, client {client}, {name}: {told(e)}") from e
 
     return stage

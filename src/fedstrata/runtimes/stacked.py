@@ -10,8 +10,9 @@ from torch import Tensor
 
 from fedstrata.core import Cohort, State
 from fedstrata.descent import Federation, Steps, take_steps
-from fedstrata.errors import ClientError, FedstrataError
+from fedstrata.errors import ClientError, FedstrataError, PartError
 from fedstrata.graphs import Captured
+from fedstrata.hooks import told
 from fedstrata.layout import Arrays
 from fedstrata.memory import memory_of
 from fedstrata.runtimes.visit import InProcess, errand_for, joined, visit
@@ -58,10 +59,12 @@ def _told(number: int) -> Iterator[None]:
     """What fails here says the round, and what to do."""
     try:
         yield
-    except RuntimeError as e:
-        if isinstance(e, FedstrataError):
-            raise
-        what = f"round {number}: the stacked clients failed ({str(e).splitlines()[0]})"
+    except PartError as e:
+        raise ClientError(f"round {number}: {e}") from e
+    except FedstrataError:
+        raise
+    except Exception as e:
+        what = f"round {number}: the stacked clients failed ({told(e)})"
         raise ClientError(f"{what}; engine = 'apart' names the client, and runs models that vmap cannot stack") from e
 
 
