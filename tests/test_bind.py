@@ -129,6 +129,19 @@ def test_tied_names_live_in_all_their_places():
         assert model.again.running_mean is model.same.running_mean
 
 
+def test_what_a_model_puts_in_the_place_of_a_value_is_told_and_the_model_is_as_it_was():
+    model = Tied().double()
+    before, new = contents(model), torch.zeros(4)
+    with bound(places(model), values(model)) as put:
+        model(X)
+        model.scale.mul_(2)  # in place: there is nothing to tell
+        model.same.running_mean = new
+        assert not put
+    assert put.keys() == {"same.running_mean"}
+    assert put["same.running_mean"] is new
+    assert unchanged(model, before)
+
+
 def test_a_failing_forward_leaves_the_model_as_it_was():
     model = made("tied")
     before = contents(model)

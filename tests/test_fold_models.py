@@ -267,6 +267,30 @@ def test_a_forward_that_mixes_clients_is_found_out(how: str):
     assert Task.of(fine).folds_well(*trial(fine))
 
 
+class Smoothed(nn.Module):
+    """Gives the layer within it another running mean."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.norm, self.head = nn.Linear(6, 6), nn.BatchNorm1d(6), nn.Linear(6, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.first(x)
+        if self.training:
+            self.norm.running_mean = 0.5 * self.norm.get_buffer("running_mean") + h.detach().mean(0)
+        return self.head(self.norm(h))
+
+
+def test_a_forward_that_replaces_the_buffers_of_a_layer_is_found_out_too():
+    made = Smoothed().double()
+    assert Task.of(made).folds
+    assert not Task.of(made).folds_well(*trial(made))
+    clients, settings = unequal_clients((8, 8, 4, 8)), {"rounds": 2, "training": fs.SGD(lr=0.1, batch=4)}
+    one, other = (fs.simulate("fedavg", made, clients, engine=e, **settings).model for e in ("stacked", "apart"))
+    torch.testing.assert_close(one.state_dict(), other.state_dict(), rtol=0, atol=1e-11)
+
+
 @pytest.mark.parametrize("how", [m for m in MIXING if m not in ("weights of another", "assertion")])
 def test_and_trains_as_each_client_would_alone(how: str):
     one, other = (final_model(fs.recipes.fedavg(), model=Mixing(how).double(), engine=e,

@@ -23,15 +23,20 @@ def places(model: nn.Module) -> dict[str, list[Place]]:
 
 
 @contextmanager
-def bound(there: Mapping[str, list[Place]], values: Mapping[str, Tensor]) -> Iterator[None]:
-    """Within this block the model has these values; a name that it does not have is a KeyError."""
-    before = [(own, key, own[key], value) for name, value in values.items() for own, key in there[name]]
-    for own, key, _, value in before:
+def bound(there: Mapping[str, list[Place]], values: Mapping[str, Tensor]) -> Iterator[dict[str, Any]]:
+    """Within this block the model has these values; a name that it does not have is a KeyError.
+
+    What it puts in their place itself, as `self.mean = ...` does, is in what is yielded once the block has ended.
+    """
+    before = [(name, own, key, own[key], value) for name, value in values.items() for own, key in there[name]]
+    for _, own, key, _, value in before:
         own[key] = value
+    put: dict[str, Any] = {}
     try:
-        yield
+        yield put
     finally:
-        for own, key, value, _ in before:
+        put |= {name: own.get(key) for name, own, key, _, given in before if own.get(key) is not given}
+        for _, own, key, value, _ in before:
             own[key] = value
 
 

@@ -294,14 +294,30 @@ class Task:
         values = parameters | self.frozen | after
         watching = seen_by(head, seen.append)
         given = real_examples(mask), client_noise(noise), bound(self._places[mode], values)
-        with watching, given[0], given[1], given[2], casting(x.device), pooling(self.pooled):
+        with watching, given[0], given[1], given[2] as put, casting(x.device), pooling(self.pooled):
             outputs = model(x)
         if not isinstance(outputs, Tensor):
-            given = f"its forward gives {type(outputs).__name__}; wrap it in a module that gives the tensor alone"
-            raise ModelError(f"the model must put out one tensor, and {given}")
+            it_gives = f"its forward gives {type(outputs).__name__}; wrap it in a module that gives the tensor alone"
+            raise ModelError(f"the model must put out one tensor, and {it_gives}")
+        if put and mode == "train":
+            after |= self._renewed(after, put)
         dtype = self.layout.dtype
         outputs = outputs.to(dtype) if outputs.is_floating_point() else outputs
         return Forward(outputs, seen[-1].to(dtype) if seen else None, after)
+
+    def _renewed(self, buffers: Arrays, put: Mapping[str, Tensor | None]) -> Arrays:
+        """What a pass put in the place of buffers. One that no state_dict has is a cache, whose shape may change."""
+        found: Arrays = {}
+        for name in [n for n in put if n in buffers]:
+            old, new = buffers[name], put[name]
+            if new is not None and new.shape == old.shape:
+                found[name] = new.detach().to(old.dtype)
+            elif name in self.layout.names:
+                given = "nothing" if new is None else f"a tensor of shape {tuple(new.shape)}"
+                where = f"the place of its buffer {name!r} of shape {tuple(old.shape)}, which cannot be averaged then"
+                cure = "keep the shape, or register it with persistent=False"
+                raise ModelError(f"the model's forward puts {given} in {where}; {cure}")
+        return found
 
     @cached_property
     def _places(self) -> dict[str, dict[str, list[Place]]]:

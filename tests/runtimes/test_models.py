@@ -202,3 +202,54 @@ def test_a_forward_that_changes_the_examples_themselves_is_refused(engine):
     fs.simulate("fedavg", Scaling(False), clients, rounds=1, engine=engine, test=(x, [0] * 9))
     assert torch.equal(clients.x, kept[0])
     assert torch.equal(x, kept[1])
+
+
+class Centred(nn.Module):
+    """Remembers the mean of its examples in training: in place, or as a new tensor each time."""
+
+    def __init__(self, new: bool):
+        super().__init__()
+        torch.manual_seed(0)
+        self.layer, self.new = nn.Linear(6, 3, dtype=torch.float64), new
+        self.register_buffer("mean", torch.zeros(6, dtype=torch.float64))
+        self.register_buffer("count", torch.tensor(0))
+
+    def forward(self, x):
+        mean, count = self.get_buffer("mean"), self.get_buffer("count")
+        if self.training and self.new:
+            self.mean, self.count = 0.9 * mean + 0.1 * x.mean(0), count + 1
+        elif self.training:
+            mean.mul_(0.9).add_(0.1 * x.mean(0))
+            count.add_(1)
+        return self.layer(x - self.get_buffer("mean"))
+
+
+@pytest.mark.parametrize("engine", ["stacked", "pool", "apart"])
+def test_buffers_that_a_forward_replaces_are_those_that_it_changes_in_place(engine):
+    clients, settings = unequal_clients(), {"rounds": 2, "training": TRAIN, "engine": engine}
+    new, old = (fs.simulate("fedavg", Centred(n), clients, **settings).model.state_dict() for n in (True, False))
+    assert int(new["count"]) > 0
+    assert float(new["mean"].abs().min()) > 0
+    for name, value in old.items():
+        torch.testing.assert_close(new[name], value, rtol=0, atol=1e-12)
+
+
+class Growing(nn.Module):
+    """Keeps a mask of the size of its batch, which is no part of its state unless it is persistent."""
+
+    def __init__(self, persistent: bool):
+        super().__init__()
+        self.layer = nn.Linear(6, 3, dtype=torch.float64)
+        self.register_buffer("mask", torch.ones(1), persistent=persistent)
+
+    def forward(self, x):
+        self.mask = torch.ones(len(x), 1, dtype=x.dtype)
+        return self.layer(x) * self.mask
+
+
+@pytest.mark.parametrize("engine", ["stacked", "apart"])
+def test_a_buffer_that_changes_its_shape_is_a_cache_or_refused(engine):
+    clients, settings = unequal_clients(), {"rounds": 1, "training": TRAIN, "engine": engine}
+    assert fs.simulate("fedavg", Growing(False), clients, **settings).model.get_buffer("mask").shape == (1,)
+    with pytest.raises(fs.FedstrataError, match=r"puts a tensor of shape .* its buffer 'mask' of shape \(1,\), which"):
+        fs.simulate("fedavg", Growing(True), clients, **settings)
