@@ -258,6 +258,14 @@ def test_parameters_of_several_types_are_refused():
         Layout.of(nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2).double()))
 
 
+def test_complex_parameters_are_refused():
+    model = nn.Linear(2, 2, dtype=torch.complex64)
+    with pytest.raises(
+        ModelError, match=r"the parameters of Linear are complex, torch.complex64; give it pairs of real"
+    ):
+        Layout.of(model)
+
+
 def test_a_missing_key_is_named():
     named = trainable(net())
     named["3.bais"] = named.pop("3.bias")

@@ -54,6 +54,9 @@ class Layout:
             raise ModelError(
                 f"the parameters of {type(model).__name__} have several types, {', '.join(dtypes)}; use one"
             )
+        if next(iter(named.values())).is_complex():
+            pairs = "give it pairs of real numbers, and torch.view_as_complex in its forward"
+            raise ModelError(f"the parameters of {type(model).__name__} are complex, {dtypes[0]}; {pairs}")
         return cls.of_tensors(named, model.state_dict())
 
     @classmethod
