@@ -260,9 +260,7 @@ def test_parameters_of_several_types_are_refused():
 
 def test_complex_parameters_are_refused():
     model = nn.Linear(2, 2, dtype=torch.complex64)
-    with pytest.raises(
-        ModelError, match=r"the parameters of Linear are complex, torch.complex64; give it pairs of real"
-    ):
+    with pytest.raises(ModelError, match=r"the parameter 'weight' is complex; make it pairs of real numbers"):
         Layout.of(model)
 
 

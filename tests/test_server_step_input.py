@@ -107,7 +107,7 @@ def test_a_state_of_another_recipe_or_model_is_refused():
 
 def test_complex_numbers_are_refused_and_not_cut():
     real, odd = {"a": np.ones(2), "b": np.ones(1)}, {"a": np.ones(2) * 1j, "b": np.ones(1)}
-    with pytest.raises(ModelError, match="'a' is complex; keep real and imaginary parts as real parameters"):
+    with pytest.raises(ModelError, match="the parameter 'a' is complex; make it pairs of real numbers"):
         fs.server_step(R.fedavg(), odd, [fs.Reply(client=0, model=odd, examples=1)])
     with pytest.raises(ModelError, match="client 3: 'a' is complex where the model has real numbers"):
         fs.server_step(R.fedavg(), real, [fs.Reply(client=3, model=odd, examples=1)])

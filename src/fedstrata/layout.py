@@ -54,9 +54,6 @@ class Layout:
             raise ModelError(
                 f"the parameters of {type(model).__name__} have several types, {', '.join(dtypes)}; use one"
             )
-        if next(iter(named.values())).is_complex():
-            pairs = "give it pairs of real numbers, and torch.view_as_complex in its forward"
-            raise ModelError(f"the parameters of {type(model).__name__} are complex, {dtypes[0]}; {pairs}")
         return cls.of_tensors(named, model.state_dict())
 
     @classmethod
@@ -65,7 +62,8 @@ class Layout:
         first: dict[object, str] = {}
         aliases = tuple((n, first[key]) for n, t in named.items() if first.setdefault(key := _storage(n, t), n) != n)
         if bent := [n for n in first.values() if named[n].is_complex()]:
-            raise ModelError(f"{bent[0]!r} is complex; keep real and imaginary parts as real parameters")
+            pairs = "make it pairs of real numbers, and take torch.view_as_complex of them in forward"
+            raise ModelError(f"the parameter {bent[0]!r} is complex; {pairs}")
         _refuse_overlaps({n: named[n] for n in first.values()})
         layers: dict[str, list[str]] = {}
         for name in first.values():

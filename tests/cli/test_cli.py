@@ -240,7 +240,7 @@ class ByNought(fs.Step):
 
 
 def test_an_error_in_a_part_of_ones_own_is_a_sentence_or_shows_its_place(capsys, monkeypatch):
-    args = "run", "--method", "ByNought()", "--rounds", "1", *QUICK
+    args = "run", "--method", f"{ByNought.__name__}()", "--rounds", "1", *QUICK
     assert fedstrata(*args) == 2
     said = capsys.readouterr().err.strip().splitlines()[-1]
     assert "round 0: ZeroDivisionError in ByNought.step: integer division" in said
