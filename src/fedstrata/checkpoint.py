@@ -1,7 +1,8 @@
 """Checkpoints: all that a run needs to go on, so that a crash costs a few rounds and nothing else.
 
 00010.safetensors   the server's model, buffers, state and statistics, what clients remember, torch's random numbers
-00010.json          the round to come and the checksums of this file and of the record so far; written last
+00010.json          the round to come, the checksums of this file and of the record so far, and what may not change
+                    from then on; written last
 
 The last two are kept, and one that is damaged is passed over. Every other random number is drawn from the seed, the
 round and the client, so that nothing else need be remembered.
@@ -35,14 +36,15 @@ class Checkpoint:
     path: Path  # of the tensors
     number: int  # of the round to come
     record: dict[str, Any]  # what the run folder held then: bytes and checksums by file
+    begun: dict[str, Any]  # what tells the experiment from others; nothing in old ones
 
 
-def save(folder: Path, server: Server, vault: Vault, record: dict[str, Any]) -> None:
+def save(folder: Path, server: Server, vault: Vault, record: dict[str, Any], begun: dict[str, Any]) -> None:
     """Write one beside the last, and remove those before."""
     folder.mkdir(exist_ok=True)
     path = folder / f"{server.number:05d}.safetensors"
     digest = write_tensors(path, _tensors(server, vault))
-    facts = {"round": server.number, "sha256": digest, "record": record}
+    facts = {"round": server.number, "sha256": digest, "record": record, "begun": begun}
     write(path.with_suffix(".json"), json.dumps(facts, indent=2) + "\n")
     for old in sorted(folder.glob("*.json"))[:-KEPT]:
         old.unlink()  # first: without it the other file counts for nothing
@@ -112,7 +114,7 @@ def _whole(path: Path, run: Path) -> Checkpoint | None:
         good = checksum(tensors) == facts["sha256"]
         good = good and all(checksum(run / n, f["bytes"]) == f["sha256"] for n, f in record.items())
         with safe_open(tensors, "pt"):
-            return Checkpoint(tensors, int(facts["round"]), record) if good else None
+            return Checkpoint(tensors, int(facts["round"]), record, dict(facts.get("begun", {}))) if good else None
     except (OSError, ValueError, KeyError, TypeError, AttributeError, SafetensorError):
         return None
 

@@ -20,6 +20,7 @@ from fedstrata.models import model
 from fedstrata.optim import SGD, Training
 from fedstrata.parse import load_outside, parse_recipe
 from fedstrata.partition import ByOwner, Dirichlet, Partition
+from fedstrata.record import refuse_other
 from fedstrata.simulate import Plan, Run, offered, simulate, usable_device
 from fedstrata.task import Task
 from fedstrata.values import Value, load, sibling
@@ -130,6 +131,8 @@ class Experiment(Plan):
         """Run it, or go on with it in its folder; the data can be given where it was loaded already."""
         data = data or self.dataset()
         self = self.settled(data)
+        if resume and out is not None:
+            self.refuse_other(Path(out), data)
         proxy, test = held_out(data.test, self.proxy, self.proxy_tail) if self.proxy is not None else (None, data.test)
         return simulate(
             self.recipe,
@@ -146,6 +149,12 @@ class Experiment(Plan):
             on_round=on_round,
             **{f.name: getattr(self, f.name) for f in fields(Plan)},
         )
+
+    def refuse_other(self, folder: Path, data: Dataset | None = None) -> None:
+        """Refuse to go on where another one was begun; what its file leaves out takes its default."""
+        if (file := folder / "experiment.toml").exists():
+            begun = Experiment.of(read_toml(file)).with_proxy()
+            refuse_other(self.settings(), (begun if data is None else begun.settled(data)).settings(), folder)
 
 
 SPLIT = Dirichlet(clients=20, alpha=0.1)

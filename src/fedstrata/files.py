@@ -84,6 +84,24 @@ def write(path: Path, text: str) -> None:
         f.write(text.encode())
 
 
+def held(path: Path) -> BinaryIO:
+    """A file in a folder that is this process's alone until it closes the file, or ends, however that comes.
+
+    Where a system has no such locks, nobody is kept out.
+    """
+    file = path.open("ab")
+    try:
+        import fcntl
+
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        file.close()
+        raise DataError(f"another process is writing into {path.parent}; wait until it has ended") from None
+    except (ImportError, OSError):
+        pass
+    return file
+
+
 def sync(path: Path) -> None:
     """What was written to this file, or renamed within this folder, has reached the disk."""
     handle = os.open(path, os.O_RDONLY)

@@ -9,33 +9,40 @@ environment.json    what it ran on
 checkpoint, notes   while it runs: all that it takes to go on, and the notes until then
 """
 
+import hashlib
 import json
 import os
 import platform
 import tomllib
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
+from copy import deepcopy
+from functools import cached_property
 from math import isfinite
 from pathlib import Path
 from shutil import rmtree
-from typing import Any
+from typing import Any, BinaryIO
+from zipfile import BadZipFile
 
 import numpy as np
 import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
 from torch import nn
 
 from fedstrata import toml
 from fedstrata.checkpoint import newest, newest_number, restored, save
+from fedstrata.clients import Clients
 from fedstrata.core import Recipe
-from fedstrata.errors import DataError, SettingError
-from fedstrata.files import PART, Pieces, checksum, make_folder, replacing, sync, told, write, write_tensors
+from fedstrata.errors import DataError, ModelError, SettingError
+from fedstrata.files import PART, Pieces, checksum, held, make_folder, replacing, sync, told, write, write_tensors
 from fedstrata.layout import Arrays, Layout
 from fedstrata.parse import load_outside
 from fedstrata.runtimes import Vault
 from fedstrata.server import Server
 from fedstrata.version import __version__
 
-MAY_CHANGE = {"rounds", "checkpoint", "engine", "chunk", "workers", "memory", "ray_address", "made_in_python"}
+MAY_CHANGE = {"rounds", "checkpoint", "engine", "chunk", "workers", "memory", "ray_address"}
 """Settings that a run may be gone on with changed."""
 
 
@@ -43,10 +50,17 @@ class Recorder:
     """Writes a run folder as the run goes; without a folder it only remembers."""
 
     def __init__(
-        self, folder: str | Path | None, recipe: Recipe, settings: Mapping[str, Any], layout: Layout, vault: Vault
+        self,
+        folder: str | Path | None,
+        recipe: Recipe,
+        settings: Mapping[str, Any],
+        layout: Layout,
+        vault: Vault,
+        clients: Clients | None = None,  # where they are here
     ):
         self.folder = Path(folder) if folder is not None else None
-        self.recipe, self.settings, self.layout, self.vault = recipe, settings, layout, vault
+        self.recipe, self.settings, self.layout, self.vault, self.clients = recipe, settings, layout, vault, clients
+        self.mine: BinaryIO | None = None  # held as long as the folder is written to
         self.lines: list[dict[str, Any]] = []  # of rounds.jsonl
         self.notes: list[Arrays] = []  # of every round
         self.kept: dict[str, dict[str, Any]] = {}  # files of notes beside the last checkpoint
@@ -59,18 +73,29 @@ class Recorder:
         with self._told("the experiment"):
             write(self.folder / "experiment.toml", toml.dumps(self.settings))
             self._complete()
+            self.mine = held(self.folder / "rounds.jsonl")
 
-    def resume(self, server: Server) -> Server:
+    def resume(self, server: Server, rounds: int) -> Server:
         """Go on in a folder where a run was broken off: the server as its last whole checkpoint has it."""
         if self.folder is None:
             raise SettingError("resume needs the run folder that is to be gone on with: give out = ...")
         if not (self.folder / "experiment.toml").exists():
             raise DataError(f"{self.folder} has no experiment.toml, so there is nothing to resume; start it anew")
-        _same(self.settings, tomllib.loads((self.folder / "experiment.toml").read_text("utf-8")), self.folder)
+        with self._told("the record"):
+            self.mine = held(self.folder / "rounds.jsonl")
+        if finished(self.folder):
+            raise DataError(f"the run in {self.folder} has come to its end meanwhile: nothing is left to go on with")
+        found = newest(self.folder / "checkpoint", self.folder)
+        if found is not None and found.begun:
+            refuse_other(self.begun, found.begun, self.folder)
+        else:
+            refuse_other_file(self.settings, self.folder)
+        if found is not None and rounds < found.number:
+            on = f"give rounds = {found.number} or more, or run {rounds} into another folder"
+            raise SettingError(f"the run in {self.folder} has {found.number} rounds already; {on}")
         for part in self.folder.rglob(PART.format("*")):
             part.unlink()
         (self.folder / "notes.npz").unlink(missing_ok=True)  # of a run that ended with an error
-        found = newest(self.folder / "checkpoint", self.folder)
         self.kept = {n: f for n, f in (found.record if found else {}).items() if n != "rounds.jsonl"}
         for chunk in (self.folder / "notes").glob("*.npz"):
             if f"notes/{chunk.name}" not in self.kept:
@@ -106,7 +131,7 @@ class Recorder:
                 self.kept[name] = _facts(self.folder / name) | {"rounds": server.number - done}
             sync(self.folder / "rounds.jsonl")
             record = {"rounds.jsonl": _facts(self.folder / "rounds.jsonl")} | self.kept
-            save(self.folder / "checkpoint", server, self.vault, record)
+            save(self.folder / "checkpoint", server, self.vault, record, self.begun)
 
     def finish(self, model: nn.Module) -> None:
         """Save all notes and then the trained model, each tied tensor once under every one of its names."""
@@ -118,6 +143,23 @@ class Recorder:
             write_tensors(self.folder / "model.safetensors", named)  # what is there tells that the run has ended
         for folder in ("checkpoint", "notes"):
             rmtree(self.folder / folder, ignore_errors=True)
+
+    def close(self) -> None:
+        """Let go of the folder."""
+        if self.mine is not None:
+            self.mine.close()
+
+    @cached_property
+    def begun(self) -> dict[str, Any]:
+        """What tells this experiment from others: settings that may not change, who has what, the model's tensors."""
+        said = tomllib.loads(toml.dumps({k: v for k, v in self.settings.items() if k not in MAY_CHANGE}))
+        told = repr((self.layout.tensors, self.layout.aliases, self.layout.names)).encode()
+        many = f"{len(self.layout.tensors)} of {self.layout.size} numbers"
+        said["tensors"] = f"{many} ({hashlib.sha256(told).hexdigest()[:12]})"
+        if self.clients is not None:
+            many = f"{len(self.clients.x)} examples of {len(self.clients)} clients"
+            said["trained_on"] = f"{many} ({self.clients.digest})"
+        return json.loads(json.dumps(said, default=str))
 
     @contextmanager
     def recording(self) -> Iterator[None]:
@@ -131,12 +173,11 @@ class Recorder:
             raise
 
     def _complete(self) -> None:
-        """Write what a folder has from the beginning, where it is missing."""
+        """Write what else a folder has from the beginning; what it ran on at first stays."""
         assert self.folder is not None
-        for name, said in (("recipe", self.recipe.to_dict()), ("environment", environment(self.layout))):
-            if not (self.folder / f"{name}.json").exists():
-                write(self.folder / f"{name}.json", json.dumps(said, indent=2) + "\n")
-        (self.folder / "rounds.jsonl").touch()
+        write(self.folder / "recipe.json", json.dumps(self.recipe.to_dict(), indent=2) + "\n")
+        if not (self.folder / "environment.json").exists():
+            write(self.folder / "environment.json", json.dumps(environment(self.layout), indent=2) + "\n")
 
     def _write_notes(self, path: Path, begin: int = 0) -> None:
         """The notes of the rounds from this one on, and the names of their axes."""
@@ -186,7 +227,20 @@ def read_rounds(folder: str | Path) -> list[dict[str, Any]]:
     path = Path(folder) / "rounds.jsonl"
     if not path.exists():
         raise DataError(f"{folder} is not a run folder: it has no rounds.jsonl")
-    return [json.loads(line) for line in path.read_text().splitlines()]
+    with _whole(path):
+        return [_line(text, i) for i, text in enumerate(path.read_text("utf-8").splitlines(), 1)]
+
+
+def _line(text: str, number: int) -> dict[str, Any]:
+    """What a line of rounds.jsonl says, if it says what every one does."""
+    try:
+        said = json.loads(text)
+    except json.JSONDecodeError as e:
+        raise ValueError(f"line {number} is no JSON: {e.msg}") from None
+    kinds = {"round": int, "cohort": list, "dropped": list, "seconds": (int, float)}
+    if not isinstance(said, dict) or not all(isinstance(said.get(n), kind) for n, kind in kinds.items()):
+        raise ValueError(f"line {number} is not what is said of a round: {text[:40]}")
+    return said
 
 
 def read_recipe(folder: str | Path) -> Recipe:
@@ -215,9 +269,22 @@ def read_notes(folder: str | Path) -> dict[str, np.ndarray]:
     whole = folder / "notes.npz"
     found: dict[str, np.ndarray] = {}
     for path in [whole] if whole.exists() else sorted((folder / "notes").glob("*.npz")):
-        with np.load(path, allow_pickle=False) as notes:
+        with _whole(path), path.open("rb") as f, np.load(f, allow_pickle=False) as notes:
             found |= dict(notes)
     return found
+
+
+def read_model(folder: str | Path, model: nn.Module) -> nn.Module:
+    """A copy of the model with the parameters and buffers that a run ended with."""
+    path, trained = Path(folder) / "model.safetensors", deepcopy(model)
+    with _whole(path):
+        tensors = load_file(path)
+    try:
+        trained.load_state_dict(tensors)
+    except RuntimeError as e:
+        why = " ".join(str(e).split())
+        raise ModelError(f"{path} is of another model than the one given; give that of the run ({why})") from None
+    return trained
 
 
 def notes_by_round(notes: Mapping[str, np.ndarray], rounds: int) -> list[Arrays]:
@@ -236,10 +303,30 @@ def _facts(path: Path) -> dict[str, Any]:
     return {"bytes": size, "sha256": checksum(path, size)}
 
 
-def _same(now: Mapping[str, Any], then: Mapping[str, Any], folder: Path) -> None:
+def refuse_other(now: Mapping[str, Any], then: Mapping[str, Any], folder: Path) -> None:
     """Refuse to go on with another experiment than the one that was begun."""
-    now = tomllib.loads(toml.dumps(now))
-    for key in sorted((now.keys() | then.keys()) - MAY_CHANGE):
+    now, then = (toml.flattened({k: v for k, v in said.items() if k not in MAY_CHANGE}) for said in (now, then))
+    for key in sorted(now.keys() | then.keys()):
         if now.get(key) != then.get(key):
             was, got = (str(v.get(key)) for v in (then, now))
             raise SettingError(f"{folder} was begun with {key} = {was}, and cannot be gone on with {key} = {got}")
+
+
+def refuse_other_file(now: Mapping[str, Any], folder: Path) -> None:
+    """The same by experiment.toml, where the run was made in Python: an experiment reads its file by itself."""
+    if "made_in_python" in now:
+        with _whole(folder / "experiment.toml"):
+            then = tomllib.loads((folder / "experiment.toml").read_text("utf-8"))
+        refuse_other(tomllib.loads(toml.dumps(now)), then, folder)
+
+
+@contextmanager
+def _whole(path: Path) -> Iterator[None]:
+    """What is wrong with a file of a run folder that is read within this block is a sentence."""
+    try:
+        yield
+    except (OSError, EOFError, ValueError, KeyError, BadZipFile, SafetensorError) as e:
+        folder = path.parent.parent if path.parent.name == "notes" else path.parent
+        anew = f"put back a copy of it, or remove {folder} and run it again"
+        remedy = anew if finished(folder) else f"fedstrata run --resume {folder} goes back to what is whole"
+        raise DataError(f"{folder} cannot be read as a run folder: {path.name} is damaged ({e}); {remedy}") from None

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from fedstrata.augment import Augment
@@ -27,7 +26,7 @@ from fedstrata.optim import SGD, Training
 from fedstrata.parse import parse_recipe
 from fedstrata.precision import Precision, multiplying
 from fedstrata.probes import PROBES
-from fedstrata.record import Recorder, finished, notes_by_round, read_notes, read_rounds
+from fedstrata.record import Recorder, finished, notes_by_round, read_model, read_notes, read_rounds, refuse_other_file
 from fedstrata.rng import rng
 from fedstrata.runtimes import Compile, Engine, Faulty, Runtime, Vault, chosen, clock, collect, shared, updates_at_once
 from fedstrata.server import OnNonFinite, Replies, Server, clients_in_words, close_round, has_data, open_round
@@ -148,8 +147,6 @@ def simulate(
     plan = Plan(rounds, seed, buffers, on_nonfinite, evaluate_every, evaluate_train, *means)
     nothing = "evaluate_train = false leaves nothing to evaluate on: give a test or a val set, or leave it true"
     check(evaluate_train or test is not None or val is not None, nothing)
-    if resume and out is not None and finished(out):
-        return _ended(algorithm, model, Path(out), rounds)
     place = usable_device(device), Layout.of(model).dtype
     data = Clients.of(clients).owned().to(*place)
     x, y = shared(data.x, data.y)
@@ -163,6 +160,9 @@ def simulate(
     if metrics is None and not isinstance(loss, str) and are_labels(data.y, classes):
         task = replace(task, metrics={"accuracy": accuracy})
     fed = Federation(algorithm, task, trained_on, training, seed, plan.buffers, augment, fates)
+    settings = settings or _known(fed, model, plan)
+    if resume and out is not None and finished(out):
+        return _ended(algorithm, model, Path(out), settings, rounds)
     algorithm.check(offered(task, data.y, classes, proxy is not None))
     check_classifier(task, *at, data.x, algorithm.needs)
     server = first_server(fed, model, first_stats(fed))
@@ -176,10 +176,10 @@ def simulate(
     vault = Vault.of(fresh_memory(fed, *at), len(data), room, None if out is None else Path(out))
     runtime = chosen(engine, fed, vault, sets, at, rounds, chunk, workers, compile, precision, ray_address)
     runtime = Faulty(runtime, fates) if fates is not None else runtime
-    recorder = Recorder(out, algorithm, settings or _known(fed, model, plan), fed.task.layout, vault)
-    with closing(runtime), closing(vault), multiplying(precision), kept():
+    recorder = Recorder(out, algorithm, settings, fed.task.layout, vault, data)
+    with closing(recorder), closing(runtime), closing(vault), multiplying(precision), kept():
         if resume:
-            server = recorder.resume(server)
+            server = recorder.resume(server, rounds)
         else:
             recorder.begin()
         server = _rounds(fed, runtime, server, plan, held, recorder, on_round)
@@ -315,13 +315,17 @@ def evaluate(fed: Federation, runtime: Runtime, server: Server) -> dict[str, Any
     return line
 
 
-def _ended(recipe: Recipe, model: nn.Module, folder: Path, rounds: int) -> Run:
+def _ended(recipe: Recipe, model: nn.Module, folder: Path, settings: Mapping[str, Any], rounds: int) -> Run:
     """What a run folder holds of a run that came to its end."""
-    lines, trained = read_rounds(folder), deepcopy(model)
+    refuse_other_file(settings, folder)
+    lines = read_rounds(folder)
     done = sum("finish" not in line for line in lines)
-    if rounds > done:
+    if done == 0:
+        anew = f"put back a copy of it, or remove {folder} and run it again"
+        raise DataError(f"the run in {folder} has ended, and its rounds.jsonl is empty; {anew}")
+    if rounds != done:
         raise SettingError(f"the run in {folder} has ended after {done} rounds; run {rounds} into another folder")
-    trained.load_state_dict(load_file(folder / "model.safetensors"))
+    trained = read_model(folder, model)
     return Run(recipe, trained, Layout.of(model), lines, notes_by_round(read_notes(folder), done), folder)
 
 

@@ -1,4 +1,4 @@
-"""Writing TOML; Python reads it by itself."""
+"""Writing TOML, which Python reads by itself, and nested settings by dotted name."""
 
 import json
 from collections.abc import Mapping
@@ -25,6 +25,14 @@ def _key(name: str) -> str:
 
 def _text(s: str) -> str:
     return json.dumps(s, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+def flattened(settings: Any, path: str = "") -> dict[str, Any]:
+    """Nested settings by dotted name, training.lr; what is in a list by its number."""
+    if not isinstance(settings, (Mapping, list, tuple)):
+        return {path: settings}
+    items = settings.items() if isinstance(settings, Mapping) else enumerate(settings)
+    return {n: v for k, inner in items for n, v in flattened(inner, f"{path}.{k}".lstrip(".")).items()}
 
 
 def inline(v: Any) -> str:

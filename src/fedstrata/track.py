@@ -16,6 +16,7 @@ from typing import Any, Literal
 
 from fedstrata import toml
 from fedstrata.errors import DataError, SettingError, in_short, near
+from fedstrata.toml import flattened
 
 Ended = Literal["FINISHED", "FAILED", "KILLED"]
 """How a run ended, in MLflow's words."""
@@ -169,14 +170,6 @@ def numbers(line: Mapping[str, Any]) -> dict[str, float]:
         elif isinstance(value, (int, float)) and name != "round":
             found[name] = float(value)
     return found
-
-
-def flattened(settings: Any, path: str = "") -> dict[str, Any]:
-    """Nested settings by dotted name, training.lr; what is in a list by its number."""
-    if not isinstance(settings, (Mapping, list, tuple)):
-        return {path: settings}
-    items = settings.items() if isinstance(settings, Mapping) else enumerate(settings)
-    return {n: v for k, inner in items for n, v in flattened(inner, f"{path}.{k}".lstrip(".")).items()}
 
 
 @contextmanager

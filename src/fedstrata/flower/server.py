@@ -5,6 +5,7 @@ server that was killed is started again with resume = true and goes on, bit for 
 """
 
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from dataclasses import dataclass, replace
 from datetime import datetime
 from logging import getLogger
@@ -67,8 +68,8 @@ def serve(grid: Grid, exp: Experiment, net: Network, on_round: Callable[[dict[st
     gate = Gate(Post(grid, net.poll), exp, net, roster)
     gate.gather()
     session = Session.of(exp, net, gate, folder)
-    session.begin(resume=resumed is not None)
-    with multiplying(exp.precision):
+    with closing(session.recorder), multiplying(exp.precision):
+        session.begin(resume=resumed is not None)
         session.rounds(on_round)
     return folder
 
@@ -111,7 +112,8 @@ class Session:
     def begin(self, resume: bool) -> None:
         """Make the run folder, or go on in it."""
         if resume:
-            last = self.recorder.resume(self.server)
+            self.exp.refuse_other(self.folder)
+            last = self.recorder.resume(self.server, self.exp.rounds)
             self.server = joined(self.exp.recipe, last, self.server.stats)
         else:
             self.recorder.begin()
@@ -166,9 +168,10 @@ class Session:
     def finish(self) -> None:
         """What the recipe does once, in the end."""
         if self.exp.recipe.finish:
-            self.engine.told = Told()
+            began, self.engine.told = perf_counter(), Told()
             self.server = finish(self.fed, self.engine, self.server)
-            self.recorder.round(finish_line(self.server) | self.scores(self.gate.present()))
+            line = finish_line(self.server) | self.scores(self.gate.present())
+            self.recorder.round(line | {"seconds": round(perf_counter() - began, 4)})
 
 
 def joined(recipe: Recipe, server: Server, known: Arrays) -> Server:
