@@ -1,6 +1,7 @@
 """The user's own data: a file or a folder becomes a data set, or a sentence says what is wrong with it."""
 
 import csv
+import os
 import zipfile
 from collections.abc import Sequence
 from dataclasses import replace
@@ -183,11 +184,7 @@ def _of_hugging_face(path: Path, called: Columns) -> Found:
 
 def _of_pictures(folder: Path) -> Found:
     """folder/client/class/picture, or folder/class/picture; all pictures of one size."""
-    files = sorted(p for p in folder.rglob("*") if p.suffix.lower() in PICTURES and not _hidden(p, folder))
-    depths = {len(p.relative_to(folder).parts) for p in files}
-    if not files or (not depths <= {2} and not depths <= {3}):
-        raise DataError(f"{folder} needs pictures as client/class/picture or class/picture; found {len(files)} of them")
-    depth = depths.pop()
+    files, depth = _pictures(folder)
     folders = {d for d in folder.glob("/".join("*" * (depth - 1))) if d.is_dir() and not d.name.startswith(".")}
     classes = sorted({d.name for d in folders})  # an empty one too: another client may have pictures of it
     pixels = [image(p) for p in files]
@@ -200,9 +197,24 @@ def _of_pictures(folder: Path) -> Found:
     return Found(x, y, owner, names=tuple(classes))
 
 
-def _hidden(path: Path, folder: Path) -> bool:
-    """Whether a file, or a folder on the way to it, is one that systems and editors leave behind; or it is a folder."""
-    return any(part.startswith(".") for part in path.relative_to(folder).parts) or not path.is_file()
+def _pictures(folder: Path) -> tuple[list[Path], int]:
+    """(all pictures but what systems and editors hide, in order; the level that they are on).
+
+    Nobody looks further than the first one that is out of place, or than a level below those where pictures may be.
+    """
+    need, files, depth = f"{folder} needs pictures as client/class/picture or class/picture", list[Path](), 0
+    for at, below, names in os.walk(folder):
+        level = len(Path(at).relative_to(folder).parts) + 1
+        below[:] = [n for n in below if not n.startswith(".") and level <= 3]
+        here = [p for n in names if not n.startswith(".") and (p := Path(at, n)).suffix.lower() in PICTURES]
+        if here := [p for p in here if p.is_file()]:
+            if level not in (2, 3) or level != (depth or level):
+                raise DataError(f"{need}, all of them alike; {here[0].relative_to(folder)} is elsewhere")
+            depth = level
+            files += here
+    if not files:
+        raise DataError(f"{need}; found none")
+    return sorted(files), depth
 
 
 def _dataset(path: Path, x: np.ndarray, y: np.ndarray, owner: np.ndarray | None, test: Any) -> Dataset:
