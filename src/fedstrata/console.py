@@ -89,6 +89,12 @@ class Watcher(Live):
 
         return told
 
+    def ended(self, name: str, final: Mapping[str, Any]) -> None:
+        """All rounds of a run are there, perhaps since long ago."""
+        task = self.tasks[name]
+        told = self.progress.tasks[task].fields["told"] or _score(final)
+        self.progress.update(task, completed=self.rounds[name], told=told)
+
 
 class RunsWatcher(Live):
     """Live progress of many runs: all of them in one line, and one for each that is going on."""

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any, final
+from typing import Any, final, get_type_hints
 
 from torch import nn
 
@@ -23,7 +23,7 @@ from fedstrata.partition import ByOwner, Dirichlet, Partition
 from fedstrata.record import refuse_other
 from fedstrata.simulate import Plan, Run, offered, simulate, usable_device
 from fedstrata.task import Task
-from fedstrata.values import Value, load, sibling
+from fedstrata.values import Value, fit, load, sibling
 
 
 @final
@@ -52,6 +52,8 @@ class Experiment(Plan):
         check(0 < self.train_share <= 1, f"train_share must be in (0, 1]; got {self.train_share}")
         check(self.proxy is None or self.proxy >= 1, f"proxy must be at least 1; got {self.proxy}")
         check(0 < self.proxy_tail <= 1, f"proxy_tail must be in (0, 1]; got {self.proxy_tail}")
+        text = self.data.encode("utf-8", "replace").decode()  # a byte of a path that is none is a lone surrogate
+        check(text == self.data, f"data = {text!r} is no UTF-8, in which it would be written down; rename it")
 
     @classmethod
     def of(cls, settings: Mapping[str, Any]) -> "Experiment":
@@ -74,6 +76,8 @@ class Experiment(Plan):
             if isinstance(settings.get(key), Mapping):
                 with _said_of(f"[{key}]"):
                     settings[key] = load(settings[key], kind)
+            elif key in settings:
+                _refuse_no_table(key, settings[key])
         _refuse_out_of_place(settings)
         return cls.from_dict(settings)
 
@@ -167,6 +171,9 @@ TABLES: dict[str, type[Value]] = {"recipe": Recipe, "partition": Partition, "tra
 TABLES |= {"augment": Augment, "faults": Faults}
 """The settings that are tables, and what they describe."""
 
+LINES = {"partition": "kind = 'IID'", "training": "lr = 0.1", "augment": "crop = 4", "faults": "dropout = 0.1"}
+"""What is written in a table, for instance."""
+
 DEFAULTS = Experiment(recipe=parse_recipe("fedavg")).settings()
 """What an experiment says unless told otherwise."""
 
@@ -234,6 +241,16 @@ def _refuse_out_of_place(settings: Mapping[str, Any]) -> None:
     for name in sorted(settings.keys() - {f.name for f in fields(Experiment)}):
         where = [t for t, value in tables.items() if isinstance(value, Value) and name in value.to_dict()]
         check(not where, f"Experiment has no setting {name!r}; did you mean '{''.join(where[:1])}.{name}'?")
+
+
+def _refuse_no_table(name: str, value: Any) -> None:
+    """Say how a table is written where something else is given for it."""
+    try:
+        fit(get_type_hints(Experiment)[name], value, name)
+    except SettingError as e:
+        how = "give a method by its name as method = 'fedavg'"
+        how = how if name == "recipe" else f"write the table [{name}] with lines like {LINES[name]}"
+        raise SettingError(f"{e}; {how}") from None
 
 
 def _method(text: Any) -> dict[str, Any]:

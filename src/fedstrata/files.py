@@ -47,15 +47,22 @@ class Pieces:
         return torch.Size(self.shape).numel() * self.dtype.itemsize
 
 
-def make_folder(path: str | Path, empty: bool = False) -> Path:
-    """A folder, made with those above it unless it is there; one that must be empty, and is not, is refused.
-
-    What `replacing` leaves behind where it is killed does not count.
-    """
-    path = Path(path)
+def refuse_occupied(path: Path) -> None:
+    """Raise unless a new run folder can be made here; what `replacing` leaves where it is killed does not count."""
     try:
-        if empty and path.exists() and not (path.is_dir() and all(p.match(PART.format("*")) for p in path.iterdir())):
-            raise DataError(f"{path} is not an empty folder; give another one, or remove it first")
+        free = not path.exists() or (path.is_dir() and all(p.match(PART.format("*")) for p in path.iterdir()))
+    except OSError as e:
+        raise DataError(f"the folder {path} cannot be made: {e.strerror or e}") from None
+    if not free:
+        raise DataError(f"{path} is not an empty folder; give another one, or remove it first")
+
+
+def make_folder(path: str | Path, empty: bool = False) -> Path:
+    """A folder, made with those above it unless it is there; one that must be empty, and is not, is refused."""
+    path = Path(path)
+    if empty:
+        refuse_occupied(path)
+    try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as e:
         raise DataError(f"the folder {path} cannot be made: {e.strerror or e}") from None

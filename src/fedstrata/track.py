@@ -127,6 +127,13 @@ TRACKERS = {"tensorboard": TensorBoard, "mlflow": MLflow}
 """Those that can be asked for."""
 
 
+def refuse_unknown_trackers(names: Sequence[str]) -> None:
+    """Raise about the first name that is not a tracker's."""
+    for name in names:
+        if name not in TRACKERS:
+            raise SettingError(f"no tracker is called {name!r}; {near(name, TRACKERS)}")
+
+
 @contextmanager
 def tracking(
     names: Sequence[str], folder: str | Path, settings: Mapping[str, Any], title: str = "", also: Told | None = None
@@ -135,9 +142,7 @@ def tracking(
 
     It tells the trackers of these names, and before them `also`.
     """
-    for name in names:
-        if name not in TRACKERS:
-            raise SettingError(f"no tracker is called {name!r}; {near(name, TRACKERS)}")
+    refuse_unknown_trackers(names)
     ended: Ended = "FAILED"
     with ExitStack() as closing:
         trackers = []

@@ -4,7 +4,9 @@ import json
 import re
 import sys
 import tomllib
+import warnings
 from dataclasses import dataclass
+from io import BytesIO, TextIOWrapper
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +14,7 @@ import pytest
 import torch
 
 import fedstrata as fs
+from fedstrata import record
 from fedstrata.cli import main
 from fedstrata.commands.report import demo_report
 from fedstrata.commands.settings import new_folder
@@ -92,6 +95,41 @@ def test_a_run_in_which_nobody_is_usable_says_so(capsys):
     shown = capsys.readouterr().out
     assert "In 2 of 2 rounds no client was usable" in shown
     assert json.loads(shown.splitlines()[-1])["dropped"] == 40
+
+
+@pytest.mark.parametrize(
+    ("changed", "name"),
+    [
+        ("recipe.weigh.kind=Angle", "fedlayerwise"),
+        ("recipe.weigh.kind=Equal", "fedavg + Equal"),
+        ("training.lr=0.2", "fedavg"),
+    ],
+)
+def test_a_method_whose_parts_were_set_is_called_what_it_is(changed, name, capsys):
+    assert fedstrata("run", "--rounds", "1", "--set", changed, "--json") == 0
+    shown = capsys.readouterr().out
+    assert json.loads(shown.splitlines()[-1])["method"] == name
+    assert f"{name} on digits" in shown
+
+
+def test_a_run_that_had_ended_is_shown_at_its_end(capsys):
+    assert fedstrata("run", "--rounds", "2", "--out", "r") == 0
+    capsys.readouterr()
+    assert fedstrata("run", "--resume", "r") == 0
+    assert "2/2" in capsys.readouterr().err
+
+
+def test_signs_that_the_terminal_does_not_have_cost_nothing(monkeypatch):
+    monkeypatch.setattr(sys, "stdout", TextIOWrapper(BytesIO(), "ascii"))
+    assert fedstrata(*["compare", "fedavg", "--rounds", "1", "--seeds", "1", "--clients", "3", "--jobs", "1"]) == 0
+    sys.stdout.flush()
+    assert b"means ? half of the 95 %" in sys.stdout.buffer.getvalue()  # pyright: ignore
+
+
+def test_a_warning_of_ours_is_a_sentence():
+    assert fedstrata("--version") == 0
+    assert warnings.formatwarning("it is so", RuntimeWarning, record.__file__, 3) == "fedstrata: it is so\n"
+    assert json.__file__ in warnings.formatwarning("it is so", RuntimeWarning, json.__file__, 3)
 
 
 def test_a_run_folder_is_called_after_the_methods_in_it(capsys, tmp_path):
@@ -199,6 +237,13 @@ def test_version(capsys):
         ("run --resume nowhere", "there is no folder nowhere to go on with"),
         ("run --method scaffold+fedadp", "a recipe has one weigh part, not both"),
         ("run --out /proc/nothing", "the folder /proc/nothing cannot be made"),
+        ("run --out /usr --data nowhere", "/usr is not an empty folder"),  # before the data is looked for
+        ("run --track foo --data nowhere", "no tracker is called 'foo'"),
+        ("run --jobs 0", "jobs must be at least 1; got 0"),
+        ("run --method ", "'' is not a recipe; write e.g. fedprox"),
+        ("run --set training=3", "got 3; write the table [training] with lines like lr = 0.1"),
+        ("run --set recipe=fedavg", "got 'fedavg'; give a method by its name as method = 'fedavg'"),
+        ("run --data ./l\udcfct", "l?t' is no UTF-8"),
     ],
 )  # fmt: skip
 def test_every_error_is_one_sentence_and_exit_code_2(args, sentence, capsys):

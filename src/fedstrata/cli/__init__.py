@@ -5,6 +5,9 @@ Nothing here imports torch, so that help is quick; what commands do is in `fedst
 
 import os
 import sys
+import warnings
+from io import TextIOWrapper
+from pathlib import Path
 from typing import Annotated, Any
 
 from typer import Abort, Exit, Option, Typer, echo
@@ -69,6 +72,9 @@ def main(args: list[str] | None = None) -> None:
     """The entry point: whatever goes wrong is one sentence and an exit code above 0."""
     if "" not in sys.path:
         sys.path.append("")  # this folder may hold a model of one's own; last, so that it hides nothing installed
+    if isinstance(sys.stdout, TextIOWrapper) and sys.stdout.errors == "strict":
+        sys.stdout.reconfigure(errors="replace")  # a sign that is missing there must not cost what was worked out
+    warnings.formatwarning = _warned
     try:
         code: Any = app(args, standalone_mode=False)
     except FedstrataError as e:
@@ -113,6 +119,16 @@ def _failed(error: Exception, sentence: str) -> None:
     if os.environ.get("FEDSTRATA_DEBUG"):
         raise error
     _stop(f"{sentence} (set FEDSTRATA_DEBUG=1 to see where)")
+
+
+def _warned(message: Warning | str, category: type[Warning], filename: str, line: int, code: str | None = None) -> str:
+    """A warning of ours is a sentence like all others; those of other packages say where they are from."""
+    if Path(filename).is_relative_to(Path(__file__).parents[1]):
+        return f"fedstrata: {message}\n"
+    return _usual(message, category, filename, line, code)
+
+
+_usual = warnings.formatwarning
 
 
 def _stop(sentence: str, code: int = 2) -> None:

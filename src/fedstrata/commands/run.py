@@ -11,17 +11,20 @@ from fedstrata.commands.settings import Options, called, folder_name, ready, run
 from fedstrata.console import Watcher, err, out, split_in_words
 from fedstrata.errors import DataError, check
 from fedstrata.experiment import Experiment
+from fedstrata.files import refuse_occupied
 from fedstrata.lab.sweep import SWEEP
 from fedstrata.partition import describe
 from fedstrata.record import json_text
 from fedstrata.report import draw_curves, draw_split, runs_table, split_table
-from fedstrata.track import tracking
+from fedstrata.track import refuse_unknown_trackers, tracking
 
 
 def run(
     options: Options, out_dir: Path | None, resume: Path | None, jobs: int | None, track: list[str], json_: bool
 ) -> None:
     """Run an experiment, or all of a sweep, and write its run folder, or go on with one that was broken off."""
+    check(jobs is None or jobs >= 1, f"jobs must be at least 1; got {jobs}")
+    refuse_unknown_trackers(track)
     if resume is not None:
         alone = options.file is None and options.method is None and out_dir is None
         check(alone, "--resume goes on with what its folder says; leave out the file, --method and --out")
@@ -32,6 +35,8 @@ def run(
         sweep(options, settings, out_dir, json_, jobs)
         return
     name = resume.name if resume is not None else name
+    if out_dir is not None and resume is None:
+        refuse_occupied(out_dir)  # before the data is loaded
     exp, loaded = ready(options, name, settings)
     with (
         run_folder(out_dir, folder_name(name)) as folder,
@@ -39,6 +44,7 @@ def run(
         tracking(track, folder, exp.settings(), name, watcher.of(name)) as told,
     ):
         result = exp.run(folder, told, loaded, resume is not None)
+        watcher.ended(name, result.final)
     assert result.folder is not None
     tell(exp, name, result.rounds, result.folder, json_)
 

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from copy import deepcopy
 from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import count
@@ -13,16 +14,18 @@ import torch
 import typer
 
 from fedstrata.console import err, out, split_in_words
+from fedstrata.core import Recipe
 from fedstrata.data import Dataset, is_own
 from fedstrata.data.columns import leave_out
 from fedstrata.errors import DataError, ModelError, NeedError, SettingError
 from fedstrata.experiment import Experiment, merged, put, read_toml
 from fedstrata.lab.sweep import SWEEP, checked_axes
-from fedstrata.parse import parse_recipe
+from fedstrata.parse import load_outside, parse_recipe
 from fedstrata.partition import describe
 from fedstrata.recipes import METHODS
 from fedstrata.record import json_text
 from fedstrata.report import runs_table
+from fedstrata.report.folders import method_name
 
 PARTITION = "clients", "alpha"
 """Options that are settings of the partition."""
@@ -71,7 +74,8 @@ class Options:
 
     def _overruled(self, settings: dict[str, Any]) -> tuple[str, dict[str, Any]]:
         stem = _called(self.file) if self.file is not None else ""
-        name = str(self.method or settings.get("method") or (stem if "recipe" in settings else "fedavg"))
+        said = settings.get("method", stem if "recipe" in settings else "fedavg")
+        name = str(said if self.method is None else self.method)
         if self.method is not None:
             settings.pop("recipe", None)
         if "recipe" not in settings:
@@ -80,11 +84,23 @@ class Options:
         given = {k: v for k, v in self.given.items() if v is not None}
         split = {k: given.pop(k) for k in PARTITION if k in given}
         settings = merged(settings, given | ({"partition": split} if split else {}))
+        before = deepcopy(settings.get("recipe"))
         for assignment in self.more or ():
             put(settings, assignment)
+        if settings.get("recipe") != before:
+            name = _named(settings["recipe"]) or name
         if is_own(str(settings.get("data", ""))):
             settings["data"] = str(Path(str(settings["data"])).resolve())  # the record can be run from anywhere
         return name, settings
+
+
+def _named(recipe: Any) -> str | None:
+    """A recipe by what it is, once its parts were set one by one; None where it is none, which is told elsewhere."""
+    try:
+        load_outside()
+        return method_name(Recipe.from_dict(recipe))
+    except (SettingError, AttributeError):
+        return None
 
 
 def _called(file: Path) -> str:
