@@ -1,19 +1,45 @@
 """An experiment of three clients, simulated and over a grid, and what the tests compare."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 from safetensors.torch import load_file
 from torch import nn
 
 from fedstrata.data import Dataset
 from fedstrata.experiment import Experiment
 from fedstrata.flower import Network, serve
+from fedstrata.flower.records import unpacked
 from tests.flower.grid import InProcess, Spoil
 
 NODES = 3
+
+BAD = 101
+"""The node that does something wrong."""
+
+
+def changed(change: Callable[[dict[str, Array], dict[str, Any]], Any], kind: str = "train", number: int = 1) -> Spoil:
+    """The bad node's reply in one round, with its arrays and facts changed, or a content that is given instead."""
+
+    def spoil(node: int, message: Message, reply: Message) -> Message:
+        _, facts = unpacked(reply.content)
+        if node != BAD or facts["kind"] != kind or facts.get("round", number) != number:
+            return reply
+        arrays: dict[str, Any] = dict(reply.content["arrays"])
+        other = change(arrays, facts)
+        return Message(other if isinstance(other, RecordDict) else content(arrays, facts), reply_to=message)
+
+    return spoil
+
+
+def content(arrays: dict[str, Array], facts: Any) -> RecordDict:
+    said = facts if isinstance(facts, str) else json.dumps(facts)
+    return RecordDict({"arrays": ArrayRecord(arrays), "facts": ConfigRecord({"json": said})})
 
 
 def experiment(method: str = "fedavg", **settings: Any) -> Experiment:
@@ -56,3 +82,14 @@ def lines(folder: Path) -> list[dict[str, Any]]:
 
 def equal(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> bool:
     return a.keys() == b.keys() and all(torch.equal(a[n], b[n]) for n in a)
+
+
+def own_files(folder: Path, **more: Any) -> dict[int, dict[str, Any]]:
+    """Three nodes, each with a table of its own."""
+    draw, configs = np.random.default_rng(0), {}
+    for i, name in enumerate(["west", "east", "north"]):
+        path = folder / f"{name}.csv"
+        rows = np.c_[draw.normal(i, 1, (30, 4)), draw.integers(0, 2, 30)]
+        np.savetxt(path, rows, delimiter=",", header="a,b,c,d,ill", comments="", fmt=["%.4f"] * 4 + ["%d"])
+        configs[i + 1] = {"client": name, "data": str(path), "label": "ill", "memory": str(folder / "memory")} | more
+    return configs

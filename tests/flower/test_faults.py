@@ -1,6 +1,5 @@
 """What nodes do wrong never reaches the model, and the record says what happened."""
 
-import json
 import re
 from collections.abc import Callable
 from dataclasses import replace
@@ -10,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, RecordDict
+from flwr.app import Array, Error, Message
 
 from fedstrata.errors import DataError, FedstrataError, NeedError, NotFiniteError
 from fedstrata.flower import Network, serve
@@ -18,29 +17,21 @@ from fedstrata.flower import store as stores
 from fedstrata.flower.post import EXPIRED
 from fedstrata.flower.records import unpacked
 from fedstrata.flower.server import enough
-from tests.flower.federation import equal, experiment, lines, model, network, over_grid, parts, simulated
-from tests.flower.grid import InProcess, Spoil
-
-BAD = 101
-"""The node that does something wrong."""
-
-
-def changed(change: Callable[[dict[str, Array], dict[str, Any]], None], kind: str = "train", number: int = 1) -> Spoil:
-    """The bad node's reply in one round, with its arrays and facts changed."""
-
-    def spoil(node: int, message: Message, reply: Message) -> Message:
-        _, facts = unpacked(reply.content)
-        if node != BAD or facts["kind"] != kind or facts.get("round", number) != number:
-            return reply
-        arrays: dict[str, Any] = dict(reply.content["arrays"])
-        change(arrays, facts)
-        return Message(_content(arrays, facts), reply_to=message)
-
-    return spoil
-
-
-def _content(arrays: dict[str, Array], facts: dict[str, Any]) -> RecordDict:
-    return RecordDict({"arrays": ArrayRecord(arrays), "facts": ConfigRecord({"json": json.dumps(facts)})})
+from tests.flower.federation import (
+    BAD,
+    changed,
+    content,
+    equal,
+    experiment,
+    lines,
+    model,
+    network,
+    over_grid,
+    own_files,
+    parts,
+    simulated,
+)
+from tests.flower.grid import InProcess
 
 
 def _nan(arrays, facts):
@@ -60,6 +51,13 @@ def _lie(arrays, facts):
     """The right shape beside the wrong bytes."""
     w = arrays["delta"].numpy()
     arrays["delta"] = Array(str(w.dtype), w.shape, "numpy.ndarray", Array(np.zeros((1, len(w)), "f4")).data)
+
+
+def _head(shape: str, kind: str = "<f4") -> Any:
+    """An array of as many bytes as there should be, whose head says this."""
+    head = f"{{'descr': '{kind}', 'fortran_order': False, 'shape': {shape}, }}".ljust(117) + "\n"
+    raw = b"\x93NUMPY\x01\x00" + len(head).to_bytes(2, "little") + head.encode() + bytes(4 * 8970)
+    return lambda arrays, facts: arrays.update(delta=Array("float32", (8970,), "numpy.ndarray", raw))
 
 
 WRONG: dict[str, tuple[Any, str]] = {
@@ -84,6 +82,16 @@ WRONG: dict[str, tuple[Any, str]] = {
         lambda a, f: a.update(delta=Array("float32", (8970,), "pickle", a["delta"].data)),
         "it cannot be read",
     ),
+    "claim": (_head(f"({10**15},)"), r"delta is float32 \[1000000000000000\]"),
+    "short": (_head("(-5,)"), r"delta is float32 \[-5\], and should be"),
+    "broken head": (_head("[[[[["), "it cannot be read: "),
+    "other end": (_head("(8970,)", ">f4"), r"delta is >f4 \[8970\], and should be float32 \[8970\]"),
+    "struct": (_head("(8970,)", "V4"), r"delta is \|V4 \[8970\], and should be"),
+    "zip": (
+        lambda a, f: a.update(delta=Array("float32", (8970,), "numpy.ndarray", b"PK\x03\x04" + bytes(35_900))),
+        "it cannot be read: ",
+    ),
+    "brackets": (lambda a, f: content(a, "[" * 100_000), "it cannot be read: RecursionError"),
     "another client": (lambda a, f: f.update(client=0), "it answers for client 0, and was asked for 1"),
     "another round": (lambda a, f: f.update(round=0), "it answers for round 0, and was asked for 1"),
     "count": (lambda a, f: f.update(examples=10**12), "it claims 1,000,000,000,000 examples; at most"),
@@ -226,7 +234,7 @@ def test_a_server_that_was_killed_goes_on_bit_for_bit(method: str, tmp_path: Pat
 def test_a_run_goes_on_with_another_client(tmp_path: Path):
     """Angles have a row for each client: the newcomer gets one."""
     exp = experiment("fedlayerwise", rounds=4)
-    configs = _own(tmp_path)
+    configs = own_files(tmp_path)
     grid = InProcess({n: c for n, c in configs.items() if c["client"] != "north"})
 
     def watch(line: dict[str, Any]) -> None:
@@ -237,18 +245,8 @@ def test_a_run_goes_on_with_another_client(tmp_path: Path):
     assert [len(r["cohort"]) for r in lines(tmp_path / "net")] == [2, 2, 3, 3]
 
 
-def _own(folder: Path, **more: Any) -> dict[int, dict[str, Any]]:
-    draw, configs = np.random.default_rng(0), {}
-    for i, name in enumerate(["west", "east", "north"]):
-        path = folder / f"{name}.csv"
-        rows = np.c_[draw.normal(i, 1, (30, 4)), draw.integers(0, 2, 30)]
-        np.savetxt(path, rows, delimiter=",", header="a,b,c,d,ill", comments="", fmt=["%.4f"] * 4 + ["%d"])
-        configs[i + 1] = {"client": name, "data": str(path), "label": "ill", "memory": str(folder / "memory")} | more
-    return configs
-
-
 def test_csv_files_on_nodes(tmp_path: Path):
-    serve(InProcess(_own(tmp_path)), experiment(), network(tmp_path))
+    serve(InProcess(own_files(tmp_path)), experiment(), network(tmp_path))
     assert lines(tmp_path / "net")[-1]["by_client"].keys() == {"west", "east", "north"}
 
 
@@ -258,7 +256,7 @@ def test_words_for_labels_on_nodes_have_the_order_that_all_were_told(tmp_path: P
     for words in (False, True):
         folder = tmp_path / str(words)
         folder.mkdir()
-        configs = _own(folder, **({"classes": "well, ill"} if words else {}))
+        configs = own_files(folder, **({"classes": "well, ill"} if words else {}))
         west = Path(configs[1]["data"])
         west.write_text(re.sub(r",\d$", ",1", west.read_text(), flags=re.M))
         if words:
@@ -279,20 +277,20 @@ def _refused(configs: dict[int, dict[str, Any]], folder: Path, **settings: Any) 
 
 
 def test_a_node_whose_data_is_of_another_shape_is_turned_away(tmp_path: Path):
-    configs = _own(tmp_path)
+    configs = own_files(tmp_path)
     np.savez(tmp_path / "odd.npz", x=np.zeros((30, 9)), y=np.arange(30) % 2)
     configs[3]["data"] = str(tmp_path / "odd.npz")
     assert "the shape of its data is [9], and that of the others [4]" in _refused(configs, tmp_path)
 
 
 def test_a_node_that_takes_anothers_name_is_turned_away(tmp_path: Path):
-    configs = _own(tmp_path)
+    configs = own_files(tmp_path)
     configs[3]["client"] = "east"
     assert "'east' belongs to node 2, which used that name first" in _refused(configs, tmp_path)
 
 
 def test_a_node_that_is_not_on_the_list_is_turned_away(tmp_path: Path):
-    why = _refused(_own(tmp_path), tmp_path, clients="east, west")
+    why = _refused(own_files(tmp_path), tmp_path, clients="east, west")
     assert "'north' does not belong to this federation, which is of east, west" in why
 
 
@@ -302,7 +300,7 @@ def test_a_node_that_is_not_on_the_list_is_turned_away(tmp_path: Path):
     ({"lable": "ill"}, "no key 'lable'; did you mean 'label'?"),
 ])  # fmt: skip
 def test_a_node_that_is_set_up_wrongly_says_what_to_do(config: dict, why: str, tmp_path: Path):
-    configs = _own(tmp_path)
+    configs = own_files(tmp_path)
     configs[3] |= config
     assert why in _refused(configs, tmp_path)
 

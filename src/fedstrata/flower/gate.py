@@ -12,20 +12,18 @@ from torch import Tensor
 from fedstrata.errors import NeedError
 from fedstrata.experiment import Experiment
 from fedstrata.flower import quarantine
-from fedstrata.flower.post import Post
-from fedstrata.flower.quarantine import Refused
-from fedstrata.flower.records import packed, unpacked
+from fedstrata.flower.enrolment import Enrolment
+from fedstrata.flower.post import Answers, Post
+from fedstrata.flower.quarantine import CUT, Refused, printable
+from fedstrata.flower.records import Tree, packed
 from fedstrata.flower.roster import Roster
 from fedstrata.flower.settings import Network
-from fedstrata.version import __version__
 
 PATIENCE = 120.0
 """Seconds for a node to say who it is: it may have to read its data first."""
 
 AGAIN = 10.0
 """Seconds after which a node that was turned away may try again, while clients are waited for."""
-
-MOST_CLASSES = 1_000_000
 
 
 @dataclass(frozen=True)
@@ -48,20 +46,32 @@ class Gate:
     members: dict[str, Member] = field(default_factory=dict)
     new: set[str] = field(default_factory=set)  # of those, who came in since `news` was last asked for
     refused: dict[int, str] = field(default_factory=dict)  # by node
+    barred: set[int] = field(default_factory=set)  # of those, for what they said: it will not be another thing
+    asked: set[int] = field(default_factory=set)
+    waiting: dict[str, int] = field(default_factory=dict)  # messages under way, and to which node
+    until: dict[int, float] = field(default_factory=dict)  # when these are given up
+    begun: bool = False
 
     def gather(self) -> list[int]:
-        """The clients that are there, once they are enough; a sentence where they do not become so in time."""
-        end, asked = monotonic() + self.net.wait, None
+        """The clients that are there, once they are enough; a sentence where they do not become so in time.
+
+        At first all who are asked are waited for, so that clients' ids do not depend on who is quick. Later nobody is:
+        a newcomer is in the first round that begins after it has answered.
+        """
+        end, again = monotonic() + self.net.wait, monotonic() + AGAIN
+        self.asked &= (self.barred & set(self.post.online())) | self.until.keys()  # who went and came may try again
         while True:
-            if asked is None or monotonic() - asked >= AGAIN or self._strangers(new=True):
-                self.enrol()
-                asked = monotonic()
+            self._ask()
+            self._hear()
             there = self.present()
-            if len(there) >= self.net.min_online:
+            if len(there) >= self.net.min_online and (self.begun or not self.until):
+                self.begun = True
                 return there
-            if monotonic() >= end:
+            if monotonic() >= (end + PATIENCE if self.until else end):
                 raise NeedError(self._too_few(there))
-            sleep(min(self.net.poll, max(0.01, end - monotonic())))
+            if monotonic() >= again:
+                self.asked, again = set(self.until), monotonic() + AGAIN
+            sleep(self.net.poll)
 
     def news(self) -> dict[str, Member]:
         """Who came in since this was last asked."""
@@ -75,85 +85,85 @@ class Gate:
         here = [n for n, m in self.members.items() if seats.get(n) in online and m.examples]
         return sorted(self.roster.names.index(n) for n in here)
 
-    def enrol(self) -> None:
-        """Ask those who they are that have no seat yet; of several that are new, seats go by their names."""
-        nodes = self._strangers()
+    def _ask(self) -> None:
+        """Ask those online who they are that have no seat yet, once."""
+        seated = {at for name, at in self.roster.nodes.items() if name in self.members}
+        nodes = [n for n in self.post.online() if n not in seated | self.asked]
         if not nodes:
             return
         job = packed({}, {"kind": "enrol", "run": self.roster.run, "experiment": self.exp.settings()})
-        answers = self.post.ask(dict.fromkeys(nodes, job), "query", PATIENCE)
-        self.refused.update(answers.failed)
-        self.refused.update({n: "it did not say who it is" for n in nodes if n not in answers.there | answers.failed})
+        self.waiting |= self.post.send(dict.fromkeys(nodes, job), "query", PATIENCE)
+        self.until |= dict.fromkeys(nodes, monotonic() + PATIENCE)
+        self.asked.update(nodes)
+
+    def _hear(self) -> None:
+        """Let in those whose answers have come; of several, seats go by their names."""
+        found, now = Answers(), monotonic()
+        self.post.look(self.waiting, found, end=now)
+        under_way = set(self.waiting.values())
+        answered = found.there | found.failed
+        silent = {n for n, end in self.until.items() if n not in answered and (now >= end or n not in under_way)}
+        self.refused |= found.failed | dict.fromkeys(silent, "it did not say who it is")
+        self.until = {n: end for n, end in self.until.items() if n not in answered.keys() | silent}
+        self.waiting = {i: n for i, n in self.waiting.items() if n in self.until}
         said = {}
-        for node, content in answers.there.items():
+        for node, content in found.there.items():
             try:
                 said[node] = self._said(content)
             except Refused as e:
-                self.refused[node] = str(e)
-        for node in sorted(said, key=lambda n: (said[n][0]["name"], n)):
-            self._let_in(node, *said[node])
+                self._turn_away(node, str(e))
+        for node in sorted(said, key=lambda n: (said[n][0].name, n)):
+            if (why := self._let_in(node, *said[node])) is not None:
+                self._turn_away(node, why)
 
-    def _strangers(self, new: bool = False) -> list[int]:
-        """Nodes online that have no seat, or did not say yet who they are; perhaps only those never asked."""
-        known = {at for name, at in self.roster.nodes.items() if name in self.members}
-        known |= self.refused.keys() if new else set()
-        return [n for n in self.post.online() if n not in known]
+    def _turn_away(self, node: int, why: str) -> None:
+        self.refused[node] = printable(why)
+        self.barred.add(node)
 
-    def _said(self, content: RecordDict) -> tuple[dict[str, Any], Tensor | None]:
+    def _said(self, content: RecordDict) -> tuple[Enrolment, Tensor | None]:
         """(what a node says of itself, its counts of classes where those are asked for)."""
-        try:
-            arrays, facts = unpacked(content)
-        except (ValueError, TypeError, KeyError, EOFError) as e:
-            raise Refused(f"what it says cannot be read: {e}") from None
-        version = str(facts.get("fedstrata", "?"))
-        if version.split(".")[:2] != __version__.split(".")[:2]:
-            raise Refused(f"it has fedstrata {version} and the server {__version__}; install the same")
-        if not isinstance(facts.get("name"), str) or not facts["name"].strip():
-            raise Refused(f"its name is {facts.get('name')!r}; give it one, client=... in its node-config")
-        count, classes = quarantine.examples(facts.get("examples"), self.net.max_examples), facts.get("classes")
-        if type(classes) is not int or not 1 <= classes <= MOST_CLASSES:
-            raise Refused(f"its number of classes is {classes!r}")
         asked = "labels" in self.exp.recipe.told
-        if set(arrays) != ({"labels"} if asked else set()):
-            raise Refused(f"it tells {sorted(arrays)}, which is not what was asked for")
-        return facts, quarantine.labels(arrays["labels"], count) if asked else None
 
-    def _let_in(self, node: int, facts: Mapping[str, Any], labels: Tensor | None) -> None:
-        """Give it a seat, if it fits those who are here."""
-        why = self._unlike(facts)
-        if why is None and facts["partition"] is not None:
-            why = self.roster.rename(facts["partition"], facts["name"])
-        why = why or self.roster.seat(facts["name"], node, self.net.pin)
+        def like(said: Mapping[str, Any]) -> Tree:
+            classes = Enrolment.of(said).classes
+            return {"labels": torch.empty(classes, dtype=torch.float64, device="meta")} if asked else {}
+
+        arrays, said = quarantine.admitted(content, like, {"kind": "enrol", "run": self.roster.run})
+        who = Enrolment.of(said)
+        count = quarantine.examples(who.examples, self.net.max_examples)
+        return who, quarantine.labels(arrays["labels"], count) if asked else None
+
+    def _let_in(self, node: int, who: Enrolment, labels: Tensor | None) -> str | None:
+        """Give it a seat, if it fits those who are here; or why not, and then nothing that it says counts."""
+        if self.net.names and who.name not in self.net.names:
+            return f"{who.name!r} does not belong to this federation, which is of {', '.join(self.net.names)}"
+        agreed, dealt = self.roster.facts, list[str]()
+        mine = {"shape": list(who.shape), "words": who.words, "names": who.names and list(who.names)}
+        mine["parts"] = who.partition is not None
+        if not agreed and mine["parts"]:  # clients are parts of the experiment's own data: as many as it says
+            dealt = [str(i) for i in range(len(self.exp.clients()))]
+        why = self._unlike(mine, who, len(dealt or self.roster.names))
+        why = why or self.roster.seat(who.name, node, self.net.pin, who.partition, dealt)
         if why is not None:
-            self.refused[node] = why
-            return
+            return why
+        agreed |= ({} if agreed else mine) | {"classes": max(who.classes, agreed.get("classes", 0))}
         self.refused.pop(node, None)
-        self.members[facts["name"]] = Member(facts["name"], facts["examples"], labels)
-        self.new.add(facts["name"])
-
-    def _unlike(self, facts: Mapping[str, Any]) -> str | None:
-        """Why its data does not fit that of the others. The first one says what it is to be like."""
-        agreed = self.roster.facts
-        mine = {n: facts.get(n) for n in ("shape", "words", "names")} | {"parts": facts["partition"] is not None}
-        if not agreed:
-            agreed.update(mine | {"classes": facts["classes"]})
-            if mine["parts"]:
-                self._deal()
-        for name, value in mine.items():
-            if agreed[name] != value:
-                return f"the {name} of its data is {value}, and that of the others {agreed[name]}"
-        if mine["parts"] and not 0 <= facts["partition"] < len(self.roster.names):
-            return f"it has part {facts['partition']}, of {len(self.roster.names)}"
-        if facts["classes"] > agreed["classes"]:
-            if agreed.get("settled"):
-                return f"it has {facts['classes']} classes, and the model {agreed['classes']}"
-            agreed["classes"] = facts["classes"]
+        self.barred.discard(node)
+        self.members[who.name] = Member(who.name, who.examples, labels)
+        self.new.add(who.name)
         return None
 
-    def _deal(self) -> None:
-        """Clients are parts of the experiment's own data: there are as many as it says."""
-        self.roster.names[:] = [str(i) for i in range(len(self.exp.clients()))]
-        self.roster.closed = True
+    def _unlike(self, mine: Mapping[str, Any], who: Enrolment, parts: int) -> str | None:
+        """Why its data does not fit that of the others. The first one says what it is to be like."""
+        agreed = self.roster.facts
+        for name, value in mine.items():
+            if agreed and agreed[name] != value:
+                return f"the {name} of its data is {CUT.repr(value)}, and that of the others {CUT.repr(agreed[name])}"
+        if who.partition is not None and not 0 <= who.partition < parts:
+            return f"it has part {who.partition}, of {parts}"
+        if agreed.get("settled") and who.classes > agreed["classes"]:
+            return f"it has {who.classes} classes, and the model {agreed['classes']}"
+        return None
 
     def _too_few(self, there: list[int]) -> str:
         names = ", ".join(self.roster.names[i] for i in there) or "nobody"

@@ -19,6 +19,7 @@ from fedstrata.errors import SettingError
 from fedstrata.evaluate import score
 from fedstrata.experiment import Experiment
 from fedstrata.flower.build import federation
+from fedstrata.flower.enrolment import Enrolment
 from fedstrata.flower.holding import Holding, holding
 from fedstrata.flower.records import Tree, below, by_part, packed, unpacked
 from fedstrata.flower.store import Store
@@ -29,7 +30,6 @@ from fedstrata.server import Server
 from fedstrata.simulate import fresh_memory
 from fedstrata.task import buffers_of
 from fedstrata.threads import fitting_threads
-from fedstrata.version import __version__
 
 MEMORY = Path("~/.local/share/fedstrata/memory")
 """Where clients' memories are kept unless the node-config says."""
@@ -72,9 +72,9 @@ def reply(arrays: Arrays, facts: Mapping[str, Any], config: Mapping[str, Any]) -
 def _enrol(exp: Experiment, here: Holding) -> tuple[Tree, dict[str, Any]]:
     """Who is here, and no more of the data than the recipe asks for."""
     told = {"labels": here.labels(here.classes)} if "labels" in exp.recipe.told else {}
-    facts = {"name": here.name, "partition": here.partition, "examples": len(here.train[1]), "shape": here.shape}
-    facts |= {"classes": here.classes, "names": here.names, "words": not here.train[0].is_floating_point()}
-    return told, facts | {"fedstrata": __version__, "torch": torch.__version__}
+    looks = {"shape": here.shape, "words": not here.train[0].is_floating_point()}
+    classes = {"classes": here.classes, "names": here.names}
+    return told, vars(Enrolment(here.name, here.partition, len(here.train[1]), **looks, **classes))
 
 
 def _work(

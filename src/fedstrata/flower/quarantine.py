@@ -1,18 +1,25 @@
 """Nothing that a node sends reaches the model before it has been looked at: names, shapes, types, sizes, numbers.
 
 Flower hands on whatever came. A reply that can be broadcast to the right shape, or has other numbers of bytes, would
-poison a sum without a word.
+poison a sum without a word. What cannot be read, however it is broken, is refused here and ends no run.
 """
 
-from collections.abc import Mapping
+import json
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from io import BytesIO
+from reprlib import Repr
 from typing import Any
 
+import numpy as np
 import torch
-from flwr.app import Array, ArrayRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
+from numpy.lib import format as npy
 from torch import Tensor
 
 from fedstrata.buffers import excused
-from fedstrata.flower.records import Tree, flat, unpacked
+from fedstrata.errors import in_short
+from fedstrata.flower.records import Tree, flat
 from fedstrata.layout import Arrays
 
 HEADER = 1024
@@ -21,31 +28,51 @@ HEADER = 1024
 GREW = 10
 """A client may come to have so many times the examples that it enrolled with, while a run goes on."""
 
+LONGEST = 300
+"""Letters of a sentence about what a node sent."""
+
+CUT = Repr()
+CUT.maxstring = CUT.maxother = 80
+
 
 class Refused(Exception):
-    """A reply that does not count, and why."""
+    """A reply that does not count, and why, in a sentence that is short and fit to be printed whatever was sent."""
+
+    def __init__(self, why: str):
+        super().__init__(printable(why))
 
 
-def admitted(content: RecordDict, expected: Tree, asked: Mapping[str, Any]) -> tuple[Arrays, dict[str, Any]]:
-    """(the tensors of a reply, its facts), if it is what was asked for; Refused says why it is not."""
-    wanted = flat(expected)
-    arrays = content.get("arrays")
-    if not isinstance(arrays, ArrayRecord) or "facts" not in content:
+def printable(text: str) -> str:
+    """A text of somebody else's without control characters, cut where it is long."""
+    plain = "".join(c if c.isprintable() else "?" for c in text[: LONGEST + 1])
+    return plain if len(plain) <= LONGEST else f"{plain[:LONGEST]}..."
+
+
+Said = dict[str, Any]
+"""The facts of a reply."""
+
+
+def admitted(
+    content: RecordDict, expected: Tree | Callable[[Said], Tree], asked: Mapping[str, Any]
+) -> tuple[Arrays, Said]:
+    """(the tensors of a reply, its facts), if it is what was asked for; Refused says why it is not.
+
+    What tensors there should be may depend on the facts.
+    """
+    arrays, facts = content.get("arrays"), content.get("facts")
+    if not isinstance(arrays, ArrayRecord) or not isinstance(facts, ConfigRecord):
         raise Refused("it is not a reply of fedstrata's: no arrays, or no facts")
+    with _reading():
+        said = json.loads(str(facts["json"]))
+    if not isinstance(said, dict):
+        raise Refused(f"it cannot be read: its facts are a {type(said).__name__}")
+    wanted = flat(expected(said) if callable(expected) else expected)
     _names(set(arrays), set(wanted))
-    for name, array in arrays.items():
-        _kind(name, array, wanted[name])
-    try:
-        tensors, facts = unpacked(content)
-    except (ValueError, TypeError, KeyError, EOFError, OSError) as e:
-        raise Refused(f"it cannot be read: {e}") from None
-    for name, t in tensors.items():  # what the bytes say, not what was written beside them
-        if t.shape != wanted[name].shape or t.dtype != wanted[name].dtype:
-            raise Refused(_differs(name, str(t.dtype), tuple(t.shape), wanted[name]))
+    tensors = {name: _tensor(name, array, wanted[name]) for name, array in arrays.items()}
     for name, value in asked.items():
-        if facts.get(name) != value:
-            raise Refused(f"it answers for {name} {facts.get(name)!r}, and was asked for {value!r}")
-    return tensors, facts
+        if said.get(name) != value:
+            raise Refused(f"it answers for {name} {CUT.repr(said.get(name))}, and was asked for {value!r}")
+    return tensors, said
 
 
 def finite(tensors: Arrays, own: Arrays) -> None:
@@ -59,7 +86,7 @@ def finite(tensors: Arrays, own: Arrays) -> None:
 def examples(claimed: Any, most: int, before: float | None = None) -> int:
     """The number of examples that a node says it has, if that can be."""
     if type(claimed) is not int or claimed < 0:
-        raise Refused(f"its number of examples is {claimed!r}, which is no count")
+        raise Refused(f"its number of examples is {CUT.repr(claimed)}, which is no count")
     if claimed > most:
         raise Refused(f"it claims {claimed:,} examples; at most {most:,} are believed (max-examples)")
     if before is not None and claimed > GREW * max(before, 1):
@@ -69,9 +96,18 @@ def examples(claimed: Any, most: int, before: float | None = None) -> int:
 
 def labels(counts: Tensor, count: int) -> Tensor:
     """How many of its examples are of each class, if that adds up."""
-    if counts.dim() != 1 or not bool((counts >= 0).all()) or float(counts.sum()) != count:
+    if not bool((counts >= 0).all() and (counts == counts.round()).all()) or float(counts.sum()) != count:
         raise Refused(f"its counts of classes do not add up to its {count:,} examples")
     return counts
+
+
+@contextmanager
+def _reading() -> Iterator[None]:
+    """Whatever goes wrong where bytes are read is a refusal."""
+    try:
+        yield
+    except Exception as e:
+        raise Refused(f"it cannot be read: {in_short(e)}") from None
 
 
 def _names(got: set[str], wanted: set[str]) -> None:
@@ -81,14 +117,24 @@ def _names(got: set[str], wanted: set[str]) -> None:
         raise Refused(f"it has {more[0]!r}, which was not asked for")
 
 
-def _kind(name: str, array: Array, wanted: Tensor) -> None:
-    """Before anything is decoded: what is written beside the bytes, and how many there are."""
+def _tensor(name: str, array: Array, wanted: Tensor) -> Tensor:
+    """What an array holds; looked at first are what is written beside the bytes, how many there are, and their head."""
     kind = str(wanted.dtype).removeprefix("torch.")
     if tuple(array.shape) != tuple(wanted.shape) or array.dtype != kind:
         raise Refused(_differs(name, array.dtype, tuple(array.shape), wanted))
-    size = torch.Size(wanted.shape).numel() * wanted.dtype.itemsize
+    size = wanted.numel() * wanted.dtype.itemsize
     if not size <= len(array.data) <= size + HEADER:
         raise Refused(f"{name} has {len(array.data):,} bytes, where {size:,} and a header are expected")
+    with _reading():
+        file = BytesIO(array.data)
+        if array.stype != "numpy.ndarray" or npy.read_magic(file) != (1, 0):
+            raise ValueError("it is not an array as numpy writes it")
+        shape, by_column, dtype = npy.read_array_header_1_0(file)
+    if shape != tuple(wanted.shape) or dtype != np.dtype(kind) or by_column:
+        raise Refused(_differs(name, str(dtype), shape, wanted))
+    if len(array.data) - file.tell() != size:
+        raise Refused(f"{name} has {len(array.data) - file.tell():,} bytes beyond its header, not {size:,}")
+    return torch.from_numpy(np.ndarray(shape, dtype, array.data, file.tell()).copy())
 
 
 def _differs(name: str, kind: str, shape: tuple[int, ...], wanted: Tensor) -> str:

@@ -1,6 +1,7 @@
 """Who belongs to the federation: clients by name, the ids that the recipe knows them by, the nodes they are on."""
 
 import json
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -47,22 +48,23 @@ class Roster:
         turn = self.turns.get(self.names[client])
         return turn if turn is not None and turn < number else None  # a round may be played again
 
-    def rename(self, client: int, name: str) -> str | None:
-        """Call a client by its own name, as long as nobody has its seat; or why that is not done."""
-        was = self.names[client]
-        if was != name and (was in self.nodes or name in self.names):
-            return f"it is client {client} by the name of {name!r}, but that seat is {was!r}'s, or the name is taken"
-        self.names[client] = name
-        return None
+    def seat(self, name: str, node: int, pin: bool, part: int | None = None, dealt: Sequence[str] = ()) -> str | None:
+        """Put a client on a node, a new one behind all others; or why that is not done, and then nothing is changed.
 
-    def seat(self, name: str, node: int, pin: bool) -> str | None:
-        """Put a client on a node, a new one behind all others; or why that is not done."""
-        if self.closed and name not in self.names:
-            return f"{name!r} does not belong to this federation, which is of {', '.join(self.names)}"
+        With a part it is the client of that id, which it may call by its own name as long as nobody has the seat. Where
+        clients are parts, those `dealt` are all there are from now on.
+        """
+        names = list(dealt or self.names)
+        if part is not None and names[part] != name:
+            if names[part] in self.nodes or name in names:
+                taken = f"but that seat is {names[part]!r}'s, or the name is taken"
+                return f"it is client {part} by the name of {name!r}, {taken}"
+            names[part] = name
+        if self.closed and name not in names:
+            return f"{name!r} does not belong to this federation, which is of {', '.join(names)}"
         was = self.nodes.get(name)
         if was is not None and was != node and pin:
             return f"{name!r} belongs to node {was}, which used that name first; set pin = false if nodes change"
-        if name not in self.names:
-            self.names.append(name)
-        self.nodes[name] = node
+        self.names[:] = names if name in names else [*names, name]
+        self.nodes[name], self.closed = node, self.closed or bool(dealt)
         return None

@@ -1,0 +1,137 @@
+"""Who comes in: whatever a node says of itself, the run goes on, and who is refused leaves nothing behind."""
+
+from collections.abc import Callable
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from flwr.app import Array, ConfigRecord, Message, RecordDict
+
+from fedstrata.flower import serve
+from fedstrata.flower.records import unpacked
+from fedstrata.flower.roster import Roster
+from tests.flower.federation import (
+    BAD,
+    changed,
+    content,
+    experiment,
+    lines,
+    model,
+    network,
+    over_grid,
+    own_files,
+    parts,
+)  # fmt: skip
+from tests.flower.grid import InProcess
+
+
+def _facts(**said: Any) -> Callable[..., None]:
+    return lambda arrays, facts: facts.update(said)
+
+
+def _labels(make: Callable[[np.ndarray], np.ndarray]) -> Callable[..., None]:
+    return lambda arrays, facts: arrays.update(labels=Array(make(arrays["labels"].numpy())))
+
+
+def _archive() -> bytes:
+    file = BytesIO()
+    np.savez(file, a=np.zeros(3))
+    return file.getvalue()
+
+
+MALFORMED: dict[str, tuple[Any, str]] = {
+    "no partition": (lambda a, f: f.pop("partition") and None, "it does not say its partition"),
+    "text": (_facts(partition="1"), "its partition must be a whole number or nothing; got '1'"),
+    "part of many": (_facts(partition=10**30), "it has part 1000000000000000000000000000000, of 3"),
+    "no name": (_facts(name=["a"]), "its name must be a text"),
+    "surrogate": (_facts(name="\ud800"), "its name is '\\ud800'; give it one that can be printed"),
+    "log line": (_facts(name="x\x1b[2J\nINFO : round 7"), "give it one that can be printed"),
+    "long": (_facts(examples="y" * 5_000_000), "its examples must be a whole number; got 'yyyy"),
+    "shape": (_facts(shape=[0]), "the shape of its examples is [0]"),
+    "huge": (_facts(shape=[10**9, 10**9]), "the shape of its examples is [1000000000, 1000000000], of 1 to 10,000,000"),
+    "brackets": (lambda a, f: content({}, "[" * 100_000), "it cannot be read: RecursionError"),
+    "no array": (
+        lambda a, f: RecordDict({"arrays": ConfigRecord({"x": 1.0}), "facts": content({}, f)["facts"]}),
+        "it is not a reply of fedstrata's",
+    ),
+    "longer labels": (_labels(lambda v: np.r_[v, np.zeros(5)]), "labels is float64 [15], and should be float64 [10]"),
+    "complex labels": (_labels(lambda v: v.astype(complex)), "labels is complex128 [10], and should be float64 [10]"),
+    "half a patient": (_labels(lambda v: v + np.eye(10)[0] / 2 - np.eye(10)[1] / 2), "do not add up to its"),
+    "archive": (
+        lambda a, f: a.update(labels=Array("float64", (10,), "numpy.ndarray", _archive())),
+        "it cannot be read: ValueError",
+    ),
+}
+
+
+@pytest.mark.parametrize("fault", MALFORMED)
+def test_what_is_no_enrolment_is_refused_and_ends_no_run(fault: str, tmp_path: Path):
+    change, why = MALFORMED[fault]
+    over_grid(experiment("feddisco", rounds=1), tmp_path, changed(change, "enrol"), min_online=2)
+    (said,) = lines(tmp_path / "net")
+    assert said["cohort"] == [0, 2]
+    assert list(said["refused"]) == [str(BAD)]
+    assert why in said["refused"][str(BAD)]
+    assert len(said["refused"][str(BAD)]) < 400
+
+
+@pytest.mark.parametrize("what", ["shape", "classes", "parts"])
+def test_a_stranger_has_no_say_in_what_the_data_looks_like(what: str, tmp_path: Path):
+    configs = own_files(tmp_path)
+    serve(InProcess(configs), experiment(rounds=1), network(tmp_path, out=str(tmp_path / "alone")))
+    x, y = np.zeros((30, 9 if what == "shape" else 4)), np.arange(30) * (33 if what == "classes" else 1) % 990
+    np.savez(tmp_path / "odd.npz", x=x, y=y)
+    stranger: dict[str, Any] = {"client": "aaa", "data": str(tmp_path / "odd.npz")}  # the first by its name
+    configs[9] = {"client": "aaa", "partition-id": 0} if what == "parts" else stranger
+    serve(InProcess(configs), experiment(rounds=1), network(tmp_path, clients="east, north, west"))
+    assert "'aaa' does not belong to this federation" in lines(tmp_path / "net")[0]["refused"]["9"]
+    told, alone = (Roster.read(tmp_path / n) for n in ("net", "alone"))
+    assert told is not None
+    assert alone is not None
+    assert told.facts == alone.facts
+    assert told.names == alone.names
+    assert model(tmp_path / "net").keys() == model(tmp_path / "alone").keys()
+
+
+def test_who_is_refused_is_not_asked_again_until_it_comes_back(tmp_path: Path):
+    configs = parts(tmp_path) | {200: {"partition-id": 0, "client": "x"}}
+    grid, asked = InProcess(configs), []
+
+    def listen(node: int, message: Message, reply: Message) -> Message:
+        if node == 200:
+            asked.append(unpacked(message.content)[1]["kind"])
+        return reply
+
+    def watch(line: dict[str, Any]) -> None:
+        grid.offline = {200} if line["round"] == 2 else set()
+
+    grid.spoil = listen
+    serve(grid, experiment(rounds=5, training={"steps": 1}), network(tmp_path), watch)
+    assert asked == ["enrol"] * 2
+    assert ["200" in line["refused"] for line in lines(tmp_path / "net")] == [True] * 5
+
+
+def test_nobody_waits_for_a_newcomer_that_does_not_answer(tmp_path: Path):
+    """Nor is one forgotten that answers late: it is in the next round."""
+    late: dict[str, Message] = {}
+
+    def spoil(node: int, message: Message, reply: Message) -> Message | None:
+        if node != 102 or late:
+            return reply
+        late[message.metadata.message_id] = reply
+        return None
+
+    grid = InProcess(parts(tmp_path, 2), spoil=spoil)
+
+    def watch(line: dict[str, Any]) -> None:
+        if line["round"] == 0:
+            grid.configs = parts(tmp_path)
+        if line["round"] == 2:
+            grid.arrived.update(late)
+
+    serve(grid, experiment(rounds=5, training={"steps": 1}), network(tmp_path, min_online=2), watch)
+    said = lines(tmp_path / "net")
+    assert [line["cohort"] for line in said] == [[0, 1], [0, 1], [0, 1], [0, 1, 2], [0, 1, 2]]
+    assert all(line["seconds"] < 100 for line in said)
