@@ -4,9 +4,9 @@ To the round loop it is one engine among others. Replies are looked at before th
 the clients' ids, since they come in any; who does not reply in time is not in the round.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -16,8 +16,9 @@ from fedstrata.core import Cohort, State
 from fedstrata.descent import Federation
 from fedstrata.evaluate import Sets, fairness, score
 from fedstrata.flower import quarantine
+from fedstrata.flower.gate import Member
 from fedstrata.flower.post import Post
-from fedstrata.flower.quarantine import Refused, admitted
+from fedstrata.flower.quarantine import NotFinite, Refused, Said, admitted
 from fedstrata.flower.records import Tree, below, by_part, flat, packed
 from fedstrata.flower.roster import Roster
 from fedstrata.flower.settings import Network
@@ -28,6 +29,8 @@ from fedstrata.runtimes.visit import nobody
 from fedstrata.server import Replies, Server
 from fedstrata.simulate import first_stats, fresh_memory
 from fedstrata.task import buffers_of
+
+T = TypeVar("T")
 
 
 @dataclass
@@ -52,6 +55,7 @@ class OnFlower:
     sets: Sets  # of the server's own
     post: Post
     roster: Roster
+    members: Mapping[str, Member]  # by name
     net: Network
     settings: Mapping[str, Any]  # of the experiment
     classes: int
@@ -63,7 +67,7 @@ class OnFlower:
         looks = _rehearsed(self.fed).survey(server, names, [0])
         jobs = {i: self._job("survey", server, i, probes=sorted(names)) for i in ids}
         like = {"stats": {n: v[0] for n, v in looks.items()}}
-        found = {i: below("stats", arrays) for i, (arrays, _) in self._asked(jobs, server, "query", like).items()}
+        found = self._asked(jobs, server, "query", like, self._measured)
         missing = {n: torch.full_like(v[0], torch.nan) for n, v in looks.items()}
         rows = [found.get(i, missing) for i in ids]
         return {n: torch.stack([r[n].to(server.model.device) for r in rows]) for n in names}
@@ -80,8 +84,16 @@ class OnFlower:
             facts |= {"since": self.roster.last_turn(i, server.number)}
             jobs[i] = self._job("train", server, i, {"brief": told, "stats": known}, **facts)
         enough = min(len(jobs), self.fed.recipe.select.size(len(jobs))) if self.net.over_select > 1 else None
-        found = self._asked(jobs, server, "train", _row(self.likeness), enough)
-        kept, spoiled = self._usable(found, server, cohort)
+        own, spoiled = flat({"buffers": server.buffers}), list[int]()
+
+        def look(i: int, arrays: Arrays, said: Said) -> Arrays:
+            try:
+                return self._trained(i, arrays, said, own)
+            except NotFinite:
+                spoiled.append(i)
+                raise
+
+        kept = self._asked(jobs, server, "train", _row(self.likeness), look, enough)
         if len(kept) < self.net.min_replies:
             return nobody(server, cohort)
         return self._stacked(server, kept, spoiled)
@@ -95,11 +107,10 @@ class OnFlower:
         own = not self.roster.facts["parts"]
         looks = {"train": like} | ({"test": like} if own else {})
         jobs = {i: self._job("score", server, i, {"model": model}) for i in ids}
-        found = self._asked(jobs, server, "evaluate", looks)
+        found = self._asked(jobs, server, "evaluate", looks, self._scored)
         line: dict[str, Any] = {"by_client": {}}
         for name in looks:
-            sums = {i: {n: float(v) for n, v in below(name, arrays).items()} for i, (arrays, _) in found.items()}
-            sums = {i: s for i, s in sums.items() if s["examples"] > 0}
+            sums = {i: sets[name] for i, sets in found.items() if name in sets}
             if not sums:
                 continue
             total = sum(s["examples"] for s in sums.values())
@@ -109,7 +120,8 @@ class OnFlower:
             for i, each in means.items():
                 line["by_client"].setdefault(self.roster.names[i], {})[name] = each
             watched, best = ("accuracy", "high") if "accuracy" in measures else ("loss", "low")
-            line["clients"] = fairness(np.array([m[watched] for m in means.values()]), best)
+            spread = fairness(np.array([m[watched] for m in means.values()]), best)
+            line.setdefault("clients", spread)  # on what they train on, as in the simulator
         return line
 
     def close(self) -> None:
@@ -122,9 +134,15 @@ class OnFlower:
         return packed(tree, said | facts | {"experiment": self.settings})
 
     def _asked(
-        self, jobs: Mapping[int, Any], server: Server, kind: str, like: Tree, enough: int | None = None
-    ) -> dict[int, tuple[Arrays, dict[str, Any]]]:
-        """The replies that are what they should be, by client in rising order; of the others the record tells."""
+        self,
+        jobs: Mapping[int, Any],
+        server: Server,
+        kind: str,
+        like: Tree,
+        look: Callable[[int, Arrays, Said], T],
+        enough: int | None = None,
+    ) -> dict[int, T]:
+        """What a look at each sound reply gave, by client in rising order; of the others the record tells."""
         at = {self.roster.node(i): i for i in jobs}
         answers = self.post.ask({n: jobs[i] for n, i in at.items()}, kind, self.net.deadline, enough)
         name = self.roster.names
@@ -133,35 +151,49 @@ class OnFlower:
             quiet = at.keys() - answers.there.keys() - answers.failed.keys()
             self.told.silent += [name[at[n]] for n in sorted(quiet, key=at.__getitem__)]
         found = {}
-        for node, content in answers.there.items():
-            i = at[node]
+        for i, content in sorted({at[n]: c for n, c in answers.there.items()}.items()):
             try:
-                found[i] = admitted(content, like, {"run": self.roster.run, "round": server.number, "client": i})
+                asked = {"run": self.roster.run, "round": server.number, "client": i}
+                found[i] = look(i, *admitted(content, like, asked))
             except Refused as e:
                 self.told.quarantined[name[i]] = str(e)
-        return dict(sorted(found.items()))
+        return found
 
-    def _usable(self, found: Mapping[int, Any], server: Server, cohort: Cohort) -> tuple[dict[int, Any], list[int]]:
-        """(the replies without NaN and with a number of examples that can be, whose had NaN)."""
-        before = dict(zip(cohort.ids.tolist(), cohort.stats["examples"].tolist(), strict=True))
-        kept, spoiled, own = {}, [], flat({"buffers": server.buffers})
-        for i, (arrays, facts) in found.items():
-            name = self.roster.names[i]
-            try:
-                count = quarantine.examples(facts.get("examples"), self.net.max_examples, before[i])
-            except Refused as e:
-                self.told.quarantined[name] = str(e)
-                continue
-            try:
-                quarantine.finite(arrays, own)
-            except Refused as e:
-                self.told.quarantined[name] = str(e)
-                spoiled.append(i)
-                continue
-            kept[i] = arrays | {"stats/examples": torch.tensor(count, dtype=torch.float64)}
-            if facts.get("lost"):
-                self.told.lost.append(name)
-        return kept, spoiled
+    def _measured(self, client: int, arrays: Arrays, said: Said) -> Arrays:
+        """What a client measured, if it can be."""
+        quarantine.sound(arrays, {})
+        return below("stats", arrays)
+
+    def _trained(self, client: int, arrays: Arrays, said: Said, own: Arrays) -> Arrays:
+        """What a client sends back from training, if all of it can be, with its number of examples."""
+        count = quarantine.examples(said.get("examples"), self.net.max_examples, self._enrolled(client))
+        if not count:
+            raise Refused("it has no example to train on")
+        quarantine.sound(arrays, own, steps=self.fed.training.steps or self.fed.training.epochs * count)
+        if said.get("lost"):
+            self.told.lost.append(self.roster.names[client])
+        return arrays | {"stats/examples": torch.tensor(count, dtype=torch.float64)}
+
+    def _scored(self, client: int, arrays: Arrays, said: Said) -> dict[str, dict[str, float]]:
+        """A client's sums over each of its sets that is not empty, and the number of examples, if all of it can be."""
+        found = {}
+        for name in ("train", "test"):
+            sums = {n: float(v) for n, v in below(name, arrays).items()}
+            count = sums.get("examples", 0.0)
+            whole = int(count) if count.is_integer() else count
+            if quarantine.examples(whole, self.net.max_examples, self._enrolled(client) if name == "train" else None):
+                means = {
+                    f"stats/{n}": torch.tensor(v / count, dtype=torch.float64)
+                    for n, v in sums.items()
+                    if n != "examples"
+                }
+                quarantine.sound(means, {})
+                found[name] = sums
+        return found
+
+    def _enrolled(self, client: int) -> int:
+        """The examples that a client had when it came in."""
+        return self.members[self.roster.names[client]].examples
 
     def _stacked(self, server: Server, kept: Mapping[int, Arrays], spoiled: list[int]) -> Replies:
         """The replies of a cohort as one, in the order of the clients' ids."""

@@ -8,8 +8,10 @@ import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from io import BytesIO
+from math import isfinite
 from reprlib import Repr
-from typing import Any
+from sys import float_info
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -35,11 +37,46 @@ CUT = Repr()
 CUT.maxstring = CUT.maxother = 80
 
 
+class Span(NamedTuple):
+    """What a number can be."""
+
+    low: float
+    high: float
+    whole: bool = False
+
+    def __str__(self) -> str:
+        return f"{'whole ' * self.whole}numbers from {self.low:g} to {self.high:g}"
+
+
+LARGE, HUGE = 1e15, 1e30
+"""What no vector of a model and no measurement comes to: squares of the one are finite in float32."""
+
+CAN_BE = {
+    "delta": Span(-LARGE, LARGE),
+    "uploads": Span(-LARGE, LARGE),
+    "buffers": Span(-float_info.max, float_info.max),  # a mask may be as low as numbers are
+    "buffers/running_var": Span(0, float_info.max),
+    "buffers/num_batches_tracked": Span(0, LARGE),
+    "stats": Span(-HUGE, HUGE),
+    "stats/loss": Span(0, HUGE),
+    "stats/accuracy": Span(0, 1),
+    "stats/loss_variance": Span(0, HUGE),
+    "stats/gradient_variance": Span(0, HUGE),
+    "stats/last_layer_gradient_variance": Span(0, HUGE),
+    "shares": Span(0, 1),
+}
+"""Whatever nodes send or measure: by its name, else by the first word of it."""
+
+
 class Refused(Exception):
     """A reply that does not count, and why, in a sentence that is short and fit to be printed whatever was sent."""
 
     def __init__(self, why: str):
         super().__init__(printable(why))
+
+
+class NotFinite(Refused):
+    """For NaN or infinity."""
 
 
 def printable(text: str) -> str:
@@ -75,22 +112,35 @@ def admitted(
     return tensors, said
 
 
-def finite(tensors: Arrays, own: Arrays) -> None:
-    """Refuse NaN and infinity, but where the server's own, by the same names, are not finite either."""
-    for name, t in excused(tensors, own).items():
-        if t.is_floating_point() and not bool(t.isfinite().all()):
-            count = int((~t.isfinite()).sum())
-            raise Refused(f"{name} has {count} of {t.numel()} values that are NaN or infinite")
+def sound(tensors: Arrays, own: Arrays, steps: int = 1) -> None:
+    """Refuse NaN, infinity and what cannot be, but where the server's own, by the same names, are not finite either."""
+    tables = ("class_moments", "class_features")  # whose first column has the shares of the classes
+    shares = {f"shares/{n}": tensors[f"stats/{n}"][:, 0] for n in tables if f"stats/{n}" in tensors}
+    known = CAN_BE | {"stats/steps": Span(1, steps, whole=True)}
+    for name, t in (excused(tensors, own) | shares).items():
+        head, _, rest = name.partition("/")
+        _within(name, t, known.get(f"{head}/{rest.rpartition('.')[2]}", known[head]))
 
 
-def examples(claimed: Any, most: int, before: float | None = None) -> int:
+def _within(name: str, t: Tensor, can: Span) -> None:
+    t = torch.view_as_real(t) if t.is_complex() else t
+    if t.dtype == torch.bool or not t.numel():
+        return
+    low, high = (float(v) for v in t.aminmax())
+    if not (isfinite(low) and isfinite(high)):
+        raise NotFinite(f"{name} has {int((~t.isfinite()).sum())} of {t.numel()} values that are NaN or infinite")
+    if not can.low <= low <= high <= can.high or (can.whole and bool((t != t.round()).any())):
+        raise Refused(f"{name} has {low:g}" + f" to {high:g}" * (high > low) + f", and can have {can}")
+
+
+def examples(claimed: Any, most: int, before: int | None = None) -> int:
     """The number of examples that a node says it has, if that can be."""
     if type(claimed) is not int or claimed < 0:
         raise Refused(f"its number of examples is {CUT.repr(claimed)}, which is no count")
     if claimed > most:
         raise Refused(f"it claims {claimed:,} examples; at most {most:,} are believed (max-examples)")
     if before is not None and claimed > GREW * max(before, 1):
-        raise Refused(f"it claims {claimed:,} examples and enrolled with {before:,.0f}")
+        raise Refused(f"it claims {claimed:,} examples and enrolled with {before:,}")
     return claimed
 
 

@@ -104,7 +104,7 @@ class Session:
         sets = {n: _at(s, *place) for n, s in sets.items()}
         for name, examples in sets.items():
             try_out(fed.task, server.model, server.buffers, *examples, f"the {name} set")
-        common = gate.post, gate.roster, net, exp.settings(), agreed["classes"]
+        common = gate.post, gate.roster, gate.members, net, exp.settings(), agreed["classes"]
         engine = OnFlower(fed, sets, *common, rehearsal(fed, server))
         recorder = Recorder(folder, exp.recipe, exp.settings(), fed.task.layout, Vault({}))
         return cls(exp, net, gate, folder, fed, model, engine, recorder, server, held and _at(held, *place))
@@ -171,7 +171,7 @@ class Session:
             began, self.engine.told = perf_counter(), Told()
             self.server = finish(self.fed, self.engine, self.server)
             line = finish_line(self.server) | self.scores(self.gate.present())
-            self.recorder.round(line | {"seconds": round(perf_counter() - began, 4)})
+            self.recorder.round(line | self.engine.told.line() | {"seconds": round(perf_counter() - began, 4)})
 
 
 def joined(recipe: Recipe, server: Server, known: Arrays) -> Server:
