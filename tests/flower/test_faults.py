@@ -295,7 +295,6 @@ def test_a_node_that_is_not_on_the_list_is_turned_away(tmp_path: Path):
 
 
 @pytest.mark.parametrize(("config", "why"), [
-    ({"data": "/nowhere.csv"}, "there is no file or folder /nowhere.csv"),
     ({"client": ""}, "has data but no client"),
     ({"lable": "ill"}, "no key 'lable'; did you mean 'label'?"),
 ])  # fmt: skip
@@ -331,7 +330,7 @@ def test_and_its_folder_is_that_of_a_run_that_ended(tmp_path: Path):
     assert said[-1]["stopped"].startswith("stopped: the accuracy is")
 
 
-def test_a_damaged_memory_is_told_of_and_not_used(tmp_path: Path):
+def test_a_damaged_memory_is_told_of_and_not_used(tmp_path: Path, caplog: pytest.LogCaptureFixture):
     exp, grid = experiment("scaffold"), InProcess(parts(tmp_path))
 
     def watch(line: dict[str, Any]) -> None:
@@ -341,7 +340,8 @@ def test_a_damaged_memory_is_told_of_and_not_used(tmp_path: Path):
 
     serve(grid, exp, network(tmp_path), watch)
     said = lines(tmp_path / "net")
-    assert "is damaged; remove" in said[1]["failed"]["1"]
+    assert "DataError on this node; its log says" in said[1]["failed"]["1"]
+    assert "is damaged; remove" in caplog.text
     assert said[2]["failed"].keys() == {"1"}
 
 

@@ -135,3 +135,21 @@ def test_nobody_waits_for_a_newcomer_that_does_not_answer(tmp_path: Path):
     said = lines(tmp_path / "net")
     assert [line["cohort"] for line in said] == [[0, 1], [0, 1], [0, 1], [0, 1, 2], [0, 1, 2]]
     assert all(line["seconds"] < 100 for line in said)
+
+
+@pytest.mark.parametrize("wrong", ["a cell", "a label", "a path"])
+def test_what_a_node_says_of_its_data_stays_on_the_node(wrong: str, tmp_path: Path, caplog: pytest.LogCaptureFixture):
+    configs = own_files(tmp_path)
+    file = Path(configs[3]["data"])
+    head, *rows = file.read_text().splitlines()
+    if wrong == "a cell":
+        file.write_text("\n".join([f"{head},note", *(f"{row},Jane Doe" for row in rows)]))
+    elif wrong == "a label":
+        file.write_text("\n".join([head, rows[0][:-1] + "Jane Doe", *rows[1:]]))
+    else:
+        file.rename(tmp_path / "Jane Doe.csv")
+        configs[3]["data"] = str(tmp_path / "Jane Doe")
+    serve(InProcess(configs), experiment(rounds=1), network(tmp_path, min_online=2))
+    assert "DataError on this node; its log says what happened" in lines(tmp_path / "net")[0]["refused"]["3"]
+    assert not any("Jane" in path.read_text() for path in (tmp_path / "net").glob("*.json*"))
+    assert "Jane Doe" in caplog.text  # which is the node's log here

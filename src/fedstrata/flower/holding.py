@@ -12,11 +12,15 @@ from torch import Tensor
 from fedstrata.clients import Clients, Rows
 from fedstrata.data import load_own
 from fedstrata.data.examples import Examples, taken
-from fedstrata.errors import DataError, SettingError, near
+from fedstrata.errors import SettingError, near
 from fedstrata.experiment import Experiment
 
 KEYS = {"client", "data", "label", "classes", "memory", "device", "partition-id", "num-partitions"}
 """What a node's configuration may say."""
+
+
+class ConfigError(SettingError):
+    """About the node's configuration, in words that the server may see: no path, and nothing of the data."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,18 +54,18 @@ def holding(config: Mapping[str, Any], exp: Experiment) -> Holding:
     """What a node with this configuration has."""
     for key in config:
         if key not in KEYS:
-            raise SettingError(f"the node-config has no key {key!r}; {near(key, KEYS)}")
+            raise ConfigError(f"the node-config has no key {key!r}; {near(key, KEYS)}")
     if "data" in config:
         return _own(config, exp, str(config.get("client", "")))
     if "partition-id" not in config:
         said = 'client="hospital-a" data="/path/to/file.csv"'
-        raise SettingError(f"the node-config says neither data nor partition-id; say which data is here, e.g. {said}")
+        raise ConfigError(f"the node-config says neither data nor partition-id; say which data is here, e.g. {said}")
     return _part(exp, int(config["partition-id"]), str(config.get("client", "")))
 
 
 def _own(config: Mapping[str, Any], exp: Experiment, name: str) -> Holding:
     if not name:
-        raise SettingError("the node-config has data but no client: give this client a name that stays, client=...")
+        raise ConfigError("the node-config has data but no client: give this client a name that stays, client=...")
     path, label = Path(str(config["data"])).expanduser(), str(config.get("label", exp.label))
     words = tuple(w.strip() for w in str(config.get("classes", "")).split(",") if w.strip())
     data = load_own(path, label, exp.client, alone=True, classes=words, without=exp.left_out)
@@ -74,6 +78,6 @@ def _part(exp: Experiment, i: int, name: str) -> Holding:
     data = exp.dataset()
     clients = exp.clients(data)
     if not 0 <= i < len(clients):
-        raise DataError(f"partition-id is {i}, but the experiment has clients 0 to {len(clients) - 1}")
+        raise ConfigError(f"partition-id is {i}, but the experiment has clients 0 to {len(clients) - 1}")
     mine = taken((clients.x, clients.y), clients.rows[i])
     return Holding(name or str(i), mine, None, data.classes, i, data.vocabulary)

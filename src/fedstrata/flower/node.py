@@ -5,6 +5,7 @@ node's store; the examples never leave.
 """
 
 from collections.abc import Mapping
+from logging import getLogger
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +16,12 @@ from torch import Tensor
 
 from fedstrata.core import Cohort, State
 from fedstrata.descent import Federation
-from fedstrata.errors import SettingError
+from fedstrata.errors import ClientError, SettingError
 from fedstrata.evaluate import score
 from fedstrata.experiment import Experiment
 from fedstrata.flower.build import federation
 from fedstrata.flower.enrolment import Enrolment
-from fedstrata.flower.holding import Holding, holding
+from fedstrata.flower.holding import ConfigError, Holding, holding
 from fedstrata.flower.records import Tree, below, by_part, packed, unpacked
 from fedstrata.flower.store import Store
 from fedstrata.layout import Arrays
@@ -34,6 +35,8 @@ from fedstrata.threads import fitting_threads
 MEMORY = Path("~/.local/share/fedstrata/memory")
 """Where clients' memories are kept unless the node-config says."""
 
+log = getLogger("flwr")
+
 client_app = ClientApp()
 """For the nodes."""
 
@@ -42,11 +45,17 @@ client_app = ClientApp()
 @client_app.train()
 @client_app.evaluate()
 def answer(message: Message, context: Context) -> Message:
-    """Do what the server asks, and reply."""
-    arrays, facts = unpacked(message.content)
-    tree, said = reply(arrays, facts, context.node_config)
-    asked = {n: facts[n] for n in ("kind", "run", "round", "client") if n in facts}
-    return Message(packed(tree, asked | said), reply_to=message)
+    """Do what the server asks, and reply. What goes wrong is told here: its text may name files and what is in them."""
+    try:
+        arrays, facts = unpacked(message.content)
+        tree, said = reply(arrays, facts, context.node_config)
+        asked = {n: facts[n] for n in ("kind", "run", "round", "client") if n in facts}
+        return Message(packed(tree, asked | said), reply_to=message)
+    except ConfigError:
+        raise
+    except Exception as e:
+        log.exception("this node cannot do what the server asks, which is told no more than %s", type(e).__name__)
+        raise ClientError(f"{type(e).__name__} on this node; its log says what happened and what to do") from None
 
 
 def reply(arrays: Arrays, facts: Mapping[str, Any], config: Mapping[str, Any]) -> tuple[Tree, dict[str, Any]]:
