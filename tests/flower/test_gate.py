@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from flwr.app import Array, ConfigRecord, Message, RecordDict
 
+from fedstrata.errors import DataError
 from fedstrata.flower import serve
 from fedstrata.flower.records import unpacked
 from fedstrata.flower.roster import Roster
@@ -153,3 +154,32 @@ def test_what_a_node_says_of_its_data_stays_on_the_node(wrong: str, tmp_path: Pa
     assert "DataError on this node; its log says what happened" in lines(tmp_path / "net")[0]["refused"]["3"]
     assert not any("Jane" in path.read_text() for path in (tmp_path / "net").glob("*.json*"))
     assert "Jane Doe" in caplog.text  # which is the node's log here
+
+
+def test_columns_of_a_table_are_taken_in_the_order_of_the_first_client(tmp_path: Path):
+    """The same model and the same test, though a node and the server have theirs the other way round."""
+    models, scores = [], []
+    for turned in (False, True):
+        folder = tmp_path / str(turned)
+        folder.mkdir()
+        configs = own_files(folder)
+        test = folder / "test.csv"
+        test.write_text(Path(configs[2]["data"]).read_text())
+        for path in [folder / "west.csv", test] if turned else []:
+            path.write_text("\n".join(",".join(row.split(",")[::-1]) for row in path.read_text().splitlines()))
+        serve(InProcess(configs), experiment(label="ill"), network(folder, test=str(test)))
+        models.append((folder / "net" / "model.safetensors").read_bytes())
+        scores.append(lines(folder / "net")[-1]["test"])
+    assert models[0] == models[1]
+    assert scores[0] == scores[1]
+
+
+def test_a_node_with_other_columns_is_refused(tmp_path: Path):
+    configs = own_files(tmp_path)
+    file = Path(configs[3]["data"])
+    file.write_text(file.read_text().replace("a,b,c,d", "a,b,x,y"))
+    serve(InProcess(configs), experiment(rounds=1), network(tmp_path, min_online=2))
+    why = "it has other columns than the others: it lacks 'c' and 1 more and has 'x' and 1 more"
+    assert lines(tmp_path / "net")[0]["refused"] == {"3": why}
+    with pytest.raises(DataError, match=r"north.csv has other columns than the others: it lacks 'c'"):
+        serve(InProcess(configs), experiment(label="ill"), network(tmp_path / "b", min_online=2, test=str(file)))

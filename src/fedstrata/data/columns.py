@@ -29,6 +29,7 @@ class Columns(NamedTuple):
     alone: bool  # whether it is all one client's: then there need not be one of clients, nor those left out
     classes: Sequence[str] = ()  # words for labels in the order of their numbers, where that was agreed on
     without: Sequence[str] = ()  # are no features
+    features: Sequence[str] = ()  # in the order that was agreed on; the file's own unless given
 
 
 class Found(NamedTuple):
@@ -41,11 +42,12 @@ class Found(NamedTuple):
     scaled: bool = False  # columns of a table are brought to one scale
     names: tuple[str, ...] | None = None  # of the classes, where folders or words name them
     counting: tuple[str, ...] = ()  # features with another whole number in every row
+    columns: tuple[str, ...] = ()  # the names of the features, where a table gives them
 
 
 def of_table(path: Path, columns: dict[str, np.ndarray], called: Columns) -> Found:
     """Every column but those of labels and clients, and those left out, is a feature."""
-    label, client, alone, agreed, without = called
+    label, client, alone, agreed, without, order = called
     if label not in columns:
         raise DataError(f"{path} has no column {label!r} for the labels; say which by --label: {near(label, columns)}")
     if not alone and (unknown := [n for n in without if n and n not in columns]):
@@ -56,6 +58,9 @@ def of_table(path: Path, columns: dict[str, np.ndarray], called: Columns) -> Fou
     names = [n for n in columns if n not in (label, client, *without)]
     if not names:
         raise DataError(f"{path} has no column of features beside the labels, clients and what is left out")
+    if order and (differ := unlike(names, order)):
+        raise DataError(f"{path} {differ}; give it the columns of the others")
+    names = list(order) or names
     read = {n: _numbers(columns[n]) for n in names}
     if words := {n: first_text(columns[n]) for n, v in read.items() if v is None}:
         raise DataError(f"{path}: {_about_words(words, client in columns)}")
@@ -65,7 +70,18 @@ def of_table(path: Path, columns: dict[str, np.ndarray], called: Columns) -> Fou
     y, classes = _numbered(columns[label], path, agreed)
     counting = tuple(n for n, v in numbers.items() if _counts(v))
     x = np.concatenate(list(numbers.values()), 1)
-    return Found(x, y, columns.get(client), scaled=True, names=classes, counting=counting)
+    return Found(x, y, columns.get(client), scaled=True, names=classes, counting=counting, columns=tuple(names))
+
+
+def unlike(names: Sequence[str], others: Sequence[str]) -> str | None:
+    """How columns differ from those of other files, in whatever order they are."""
+    lacks, more = ([n for n in a if n not in b] for a, b in ((others, set(names)), (names, set(others))))
+    said = [
+        f"{verb} {n[0]!r}{f' and {len(n) - 1} more' * (len(n) > 1)}"
+        for verb, n in (("lacks", lacks), ("has", more))
+        if n
+    ]
+    return f"has other columns than the others: it {' and '.join(said)}" if said else None
 
 
 def leave_out(*names: str) -> str:

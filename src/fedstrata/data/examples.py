@@ -25,6 +25,7 @@ class Dataset:
     names: tuple[str, ...] | None = None  # of the classes, where folders of pictures or words name them
     counting: tuple[str, ...] = ()  # features with another whole number in every row, which may be names of the rows
     scaled: bool = False  # the columns of a table have mean 0 and deviation 1 over what is trained on
+    columns: tuple[str, ...] = ()  # the names of the features, where a table gives them
 
     @property
     def shape(self) -> tuple[int, ...]:

@@ -33,16 +33,17 @@ def load_own(
     alone: bool = False,
     classes: Sequence[str] = (),
     without: Sequence[str] = (),
+    features: Sequence[str] = (),
 ) -> Dataset:
     """An .npz, .csv or .parquet file, a folder of pictures by client and class, or a Hugging Face data set on disk.
 
     With `alone` all of it is one client's, whatever it says of clients: the data of a single node. `classes` are the
     words for labels in the order of their numbers; that of the alphabet unless given. `without` are columns that are
-    left out; a single node need not have them.
+    left out; a single node need not have them. `features` is the order in which a table's other columns are taken.
     """
     if not path.exists():
         raise DataError(f"there is no file or folder {path}{_beside(path)}")
-    found = _found(path, Columns(label, client, alone, classes, without))
+    found = _found(path, Columns(label, client, alone, classes, without, features))
     if without and not alone and not found.scaled:
         raise DataError(f"{path} is no table: it has no columns to leave out (--without {','.join(without)})")
     if alone:
@@ -50,7 +51,7 @@ def load_own(
         if not classes:
             _check_numbered(path, found)
     data = _dataset(path, found.x, found.y, found.owner, found.test)
-    data = replace(data, names=found.names, counting=found.counting)
+    data = replace(data, names=found.names, counting=found.counting, columns=found.columns)
     if not alone:
         _check_classes(path, data)
     data = replace(data, classes=len(found.names)) if found.names is not None else data

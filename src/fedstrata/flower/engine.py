@@ -131,7 +131,8 @@ class OnFlower:
         """What a node is sent: the model, and who asks for what."""
         tree = {"model": server.model, "buffers": server.buffers} | dict(more or {})
         said = {"kind": kind, "run": self.roster.run, "round": server.number, "client": client, "classes": self.classes}
-        return packed(tree, said | facts | {"experiment": self.settings})
+        facts |= {"experiment": self.settings, "columns": self.roster.facts.get("columns", [])}
+        return packed(tree, said | facts)
 
     def _asked(
         self,

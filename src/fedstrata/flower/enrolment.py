@@ -30,6 +30,7 @@ class Enrolment(Value):
     words: bool  # whether examples are numbers of words
     classes: int
     names: tuple[str, ...] | None  # of the classes
+    columns: tuple[str, ...]  # the names of its features, where a table gives them
     fedstrata: str = __version__
     torch: str = str(torch.__version__)
 
@@ -59,4 +60,5 @@ class Enrolment(Value):
         named = self.names is None or len(self.names) == self.classes
         check(named, f"it has names for {len(self.names or ())} of {self.classes} classes")
         fits = all(n >= 1 for n in self.shape) and prod(self.shape) <= MOST_NUMBERS
+        check(len(self.columns) <= max(1, prod(self.shape)), f"it has {len(self.columns)} names for its columns")
         check(fits, f"the shape of its examples is {CUT.repr(list(self.shape))}, of 1 to {MOST_NUMBERS:,} numbers")

@@ -9,6 +9,7 @@ import torch
 from flwr.app import RecordDict
 from torch import Tensor
 
+from fedstrata.data.columns import unlike
 from fedstrata.errors import NeedError
 from fedstrata.experiment import Experiment
 from fedstrata.flower import quarantine
@@ -147,6 +148,7 @@ class Gate:
         if why is not None:
             return why
         agreed |= ({} if agreed else mine) | {"classes": max(who.classes, agreed.get("classes", 0))}
+        agreed["columns"] = agreed.get("columns") or list(who.columns)
         self.refused.pop(node, None)
         self.barred.discard(node)
         self.members[who.name] = Member(who.name, who.examples, labels)
@@ -159,6 +161,8 @@ class Gate:
         for name, value in mine.items():
             if agreed and agreed[name] != value:
                 return f"the {name} of its data is {CUT.repr(value)}, and that of the others {CUT.repr(agreed[name])}"
+        if who.columns and agreed.get("columns") and (why := unlike(who.columns, agreed["columns"])):
+            return f"it {why}"
         if who.partition is not None and not 0 <= who.partition < parts:
             return f"it has part {who.partition}, of {parts}"
         if agreed.get("settled") and who.classes > agreed["classes"]:

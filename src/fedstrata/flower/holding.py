@@ -1,6 +1,6 @@
 """What a node has: its client's name and examples, from a file of its own or a part of a public data set."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -34,6 +34,7 @@ class Holding:
     partition: int | None = None  # which part of the experiment's data set it is
     vocabulary: int | None = None
     names: tuple[str, ...] | None = None  # of the classes, where folders of pictures name them
+    columns: tuple[str, ...] = ()  # the names of its features, where a table gives them
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -50,26 +51,27 @@ class Holding:
         return Clients(*self.train, Rows([*[none] * client, torch.arange(len(self.train[1])).numpy()]))
 
 
-def holding(config: Mapping[str, Any], exp: Experiment) -> Holding:
-    """What a node with this configuration has."""
+def holding(config: Mapping[str, Any], exp: Experiment, columns: Sequence[str] = ()) -> Holding:
+    """What a node with this configuration has; columns of a table in the order that was agreed on, if one was."""
     for key in config:
         if key not in KEYS:
             raise ConfigError(f"the node-config has no key {key!r}; {near(key, KEYS)}")
     if "data" in config:
-        return _own(config, exp, str(config.get("client", "")))
+        return _own(config, exp, str(config.get("client", "")), columns)
     if "partition-id" not in config:
         said = 'client="hospital-a" data="/path/to/file.csv"'
         raise ConfigError(f"the node-config says neither data nor partition-id; say which data is here, e.g. {said}")
     return _part(exp, int(config["partition-id"]), str(config.get("client", "")))
 
 
-def _own(config: Mapping[str, Any], exp: Experiment, name: str) -> Holding:
+def _own(config: Mapping[str, Any], exp: Experiment, name: str, columns: Sequence[str]) -> Holding:
     if not name:
         raise ConfigError("the node-config has data but no client: give this client a name that stays, client=...")
     path, label = Path(str(config["data"])).expanduser(), str(config.get("label", exp.label))
     words = tuple(w.strip() for w in str(config.get("classes", "")).split(",") if w.strip())
-    data = load_own(path, label, exp.client, alone=True, classes=words, without=exp.left_out)
-    return Holding(name, data.train, data.test, data.classes, names=data.names)
+    how: dict[str, Any] = {"classes": words, "without": exp.left_out, "features": columns}
+    data = load_own(path, label, exp.client, alone=True, **how)
+    return Holding(name, data.train, data.test, data.classes, names=data.names, columns=data.columns)
 
 
 @lru_cache(4)

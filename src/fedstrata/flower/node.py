@@ -61,7 +61,7 @@ def answer(message: Message, context: Context) -> Message:
 def reply(arrays: Arrays, facts: Mapping[str, Any], config: Mapping[str, Any]) -> tuple[Tree, dict[str, Any]]:
     """What a node of this configuration answers: (tensors, facts)."""
     exp = Experiment.of(facts["experiment"])
-    here = holding(config, exp)
+    here = holding(config, exp, facts.get("columns", ()))
     if facts["kind"] == "enrol":
         return _enrol(exp, here)
     device = str(config.get("device", "cpu"))
@@ -82,8 +82,8 @@ def _enrol(exp: Experiment, here: Holding) -> tuple[Tree, dict[str, Any]]:
     """Who is here, and no more of the data than the recipe asks for."""
     told = {"labels": here.labels(here.classes)} if "labels" in exp.recipe.told else {}
     looks = {"shape": here.shape, "words": not here.train[0].is_floating_point()}
-    classes = {"classes": here.classes, "names": here.names}
-    return told, vars(Enrolment(here.name, here.partition, len(here.train[1]), **looks, **classes))
+    named = {"classes": here.classes, "names": here.names, "columns": here.columns}
+    return told, vars(Enrolment(here.name, here.partition, len(here.train[1]), **looks, **named))
 
 
 def _work(

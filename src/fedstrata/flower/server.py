@@ -224,7 +224,7 @@ def _own_sets(exp: Experiment, net: Network, agreed: Mapping[str, Any]) -> tuple
         data = exp.dataset()
         test, val, vocabulary = data.test, data.val, data.vocabulary
     else:
-        test, val, vocabulary = _test_file(net, exp, tuple(agreed["names"] or ())), None, None
+        test, val, vocabulary = _test_file(net, exp, agreed), None, None
     held = None
     if exp.proxy is not None:
         check(test is not None, f"proxy = {exp.proxy} takes examples from a test set; give the server one, test = FILE")
@@ -234,11 +234,12 @@ def _own_sets(exp: Experiment, net: Network, agreed: Mapping[str, Any]) -> tuple
     return {n: s for n, s in sets.items() if s is not None}, held, vocabulary
 
 
-def _test_file(net: Network, exp: Experiment, classes: tuple[str, ...]) -> Examples | None:
-    """All examples of the server's own file; words for labels are numbered as on the nodes."""
+def _test_file(net: Network, exp: Experiment, agreed: Mapping[str, Any]) -> Examples | None:
+    """All examples of the server's own file; words for labels are numbered and columns taken as on the nodes."""
     if not net.test:
         return None
-    path, how = Path(net.test).expanduser(), {"classes": classes, "without": exp.left_out}
+    path, how = Path(net.test).expanduser(), {"classes": agreed["names"] or (), "without": exp.left_out}
+    how["features"] = agreed.get("columns", ())
     data = load_own(path, exp.label, exp.client, alone=True, **how)
     return torch.cat([data.train[0], data.test[0]]), torch.cat([data.train[1], data.test[1]])
 
