@@ -183,3 +183,13 @@ def test_a_node_with_other_columns_is_refused(tmp_path: Path):
     assert lines(tmp_path / "net")[0]["refused"] == {"3": why}
     with pytest.raises(DataError, match=r"north.csv has other columns than the others: it lacks 'c'"):
         serve(InProcess(configs), experiment(label="ill"), network(tmp_path / "b", min_online=2, test=str(file)))
+
+
+@pytest.mark.parametrize(("rows", "warned"), [(60, False), (30, True), ("one class", True)])
+def test_a_test_file_that_is_scaled_by_too_little_is_warned_of(rows: Any, warned: bool, tmp_path: Path, caplog):
+    configs, test = own_files(tmp_path), tmp_path / "test.csv"
+    count = rows if isinstance(rows, int) else 60
+    body = [f"{i}.5,{i % 7},{i % 5}.5,{i % 3},{i % 2 if count == rows else 1}" for i in range(count)]
+    test.write_text("\n".join(["a,b,c,d,ill", *body]))
+    serve(InProcess(configs), experiment(label="ill", rounds=1), network(tmp_path, test=str(test)))
+    assert ("test.csv is scaled by its own" in caplog.text) == warned

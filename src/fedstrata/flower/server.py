@@ -40,6 +40,13 @@ from fedstrata.trial import check_classifier, try_out
 
 log = getLogger("flwr")  # whose lines `flwr run --stream` shows
 
+FEW = 50
+"""Examples whose mean and spread say little of those of others."""
+
+SCALED = (
+    "scores on so few, or on one class, say little of the model: test on more, or on .npz files of one agreed scale"
+)
+
 
 def server_app(experiment: str | Path) -> ServerApp:
     """A ServerApp that runs the experiment of a TOML file; Flower's run-config says the rest."""
@@ -241,7 +248,10 @@ def _test_file(net: Network, exp: Experiment, agreed: Mapping[str, Any]) -> Exam
     path, how = Path(net.test).expanduser(), {"classes": agreed["names"] or (), "without": exp.left_out}
     how["features"] = agreed.get("columns", ())
     data = load_own(path, exp.label, exp.client, alone=True, **how)
-    return torch.cat([data.train[0], data.test[0]]), torch.cat([data.train[1], data.test[1]])
+    x, y = torch.cat([data.train[0], data.test[0]]), torch.cat([data.train[1], data.test[1]])
+    if data.scaled and (len(y) < FEW or len(y.unique()) < 2):
+        log.warning("%s is scaled by its own %d examples of %d classes; %s", path, len(y), len(y.unique()), SCALED)
+    return x, y
 
 
 def _at(examples: Examples, device: torch.device, dtype: torch.dtype) -> Examples:
