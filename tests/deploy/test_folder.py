@@ -130,6 +130,11 @@ def test_a_node_may_make_its_own_key(folder: Path, tmp_path: Path, capsys: pytes
     assert fedstrata("deploy", "add", "d", "other", "--key", "bad.pub") == 2
     assert "bad.pub cannot be read as a public key" in capsys.readouterr().err
     assert Deployment.read(folder).nodes[-1] == "clinic"
+    before = texts(folder)
+    shutil.copy(folder / "server" / "keys" / "hospital-b.pub", "again.pub")
+    assert fedstrata("deploy", "add", "d", "other", "--key", "again.pub") == 2
+    assert "again.pub is the key of hospital-b already" in capsys.readouterr().err
+    assert texts(folder) == before
 
 
 def test_a_certificate_is_renewed(folder: Path, capsys: pytest.CaptureFixture[str]):
@@ -157,12 +162,14 @@ def test_a_certificate_is_renewed(folder: Path, capsys: pytest.CaptureFixture[st
         (["--nodes", "a", "--host", "h", "--prefix", "$HOME"], "--prefix must be a plain path"),
         (["--nodes", "a", "--host", "h", "--method", "fedavgg"], "did you mean 'fedavg'"),
         (["--nodes", "a", "--host", "h", "--days", "0"], "at least 1 day"),
+        (["--nodes", "a", "--host", "h", "--days", "3650"], "can be valid for 3,649 days"),
     ],
 )
 def test_what_is_wrong_is_a_sentence(args, sentence, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert fedstrata("deploy", "init", "d", *args) == 2
     assert sentence in " ".join(capsys.readouterr().err.split())
+    assert not Path("d").exists()  # so that the same command, corrected, works
 
 
 def test_a_folder_that_is_no_deployment_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]):

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from flwr.app import Array, ConfigRecord, Message, RecordDict
 
-from fedstrata.errors import DataError
+from fedstrata.errors import DataError, SettingError
 from fedstrata.flower import serve
 from fedstrata.flower.records import unpacked
 from fedstrata.flower.roster import Roster
@@ -193,3 +193,9 @@ def test_a_test_file_that_is_scaled_by_too_little_is_warned_of(rows: Any, warned
     test.write_text("\n".join(["a,b,c,d,ill", *body]))
     serve(InProcess(configs), experiment(label="ill", rounds=1), network(tmp_path, test=str(test)))
     assert ("test.csv is scaled by its own" in caplog.text) == warned
+
+
+def test_what_never_began_is_not_resumed(tmp_path: Path):
+    with pytest.raises(SettingError, match=r"there is no run in .*net to go on with; say out"):
+        serve(InProcess(parts(tmp_path)), experiment(rounds=1), network(tmp_path, resume=True))
+    assert not (tmp_path / "net").exists()

@@ -102,6 +102,7 @@ class Deployment:
 
 def init(folder: Path, deployment: Deployment, experiment: Experiment, days: int = pki.SERVER_DAYS) -> None:
     """Write a whole deployment into a folder that is new or empty."""
+    pki.check_days(days)
     make_folder(folder, empty=True)
     own = is_own(experiment.data)
     experiment = replace(experiment, data=Path(experiment.data).name) if own else experiment  # nodes have their own
@@ -144,8 +145,13 @@ def _write_node(
     if public is None:
         pki.make_node_key(place / "node.key", key)
     else:
-        fits = pki.is_node_key(pki.read_public(public))
-        check(fits, f"{public} must be an EC key on P-384; make one by ssh-keygen -t ecdsa -b 384 -N '' -f node.key")
+        given = pki.read_public(public)
+        make = "make one by ssh-keygen -t ecdsa -b 384 -N '' -f node.key"
+        check(pki.is_node_key(given), f"{public} must be an EC key on P-384; {make}")
+        other = next(
+            (p.stem for p in key.parent.glob("*.pub") if p != key and pki.is_same(pki.read_public(p), given)), None
+        )
+        check(other is None, f"{public} is the key of {other} already; every node has one of its own: {make}")
         pki.write_public(key, public.read_bytes())
     parts = getattr(experiment.partition, "clients", None)
     own = is_own(experiment.data) or (parts is not None and number >= parts)

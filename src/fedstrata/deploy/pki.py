@@ -40,6 +40,15 @@ def needed(what: str) -> Iterator[None]:
         raise SettingError(f"{what} {INSTALL} (there is no {e.name})") from None
 
 
+def check_days(days: int) -> None:
+    """Raise unless a certificate of a new authority can be valid for so many days."""
+    check(days >= 1, f"a certificate must be valid for at least 1 day; got {days}")
+    most = AUTHORITY_DAYS - 1
+    check(
+        days <= most, f"a certificate can be valid for {most:,} days, as its authority ends a day later; got {days:,}"
+    )
+
+
 def make_authority(folder: Path, days: int = AUTHORITY_DAYS) -> None:
     """Write ca.key and ca.crt: who has the key can make itself the server."""
     with needed("making certificates"):
@@ -65,7 +74,7 @@ def make_server(authority: Path, folder: Path, hosts: Sequence[str], days: int =
     with needed("making certificates"):
         from cryptography import x509
         from cryptography.x509.oid import ExtendedKeyUsageOID
-    check(days >= 1, f"a certificate must be valid for at least 1 day; got {days}")
+    check_days(days)
     above, above_key = read_certificate(authority / "ca.crt"), _read_authority_key(authority / "ca.key")
     left = above.not_valid_after_utc - datetime.now(UTC)
     check(timedelta(days=days) <= left, f"the authority ends in {left.days} days, before {days} days are over")
@@ -131,9 +140,14 @@ def is_node_key(key: Any) -> bool:
 
 def same_pair(private: Any, public: Any) -> bool:
     """Whether a public key belongs to a private one."""
+    return is_same(private.public_key(), public)
+
+
+def is_same(a: Any, b: Any) -> bool:
+    """Whether two public keys are one."""
     with needed("comparing keys"):
         from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
-    raw = [k.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo) for k in (private.public_key(), public)]
+    raw = [k.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo) for k in (a, b)]
     return raw[0] == raw[1]
 
 

@@ -70,6 +70,8 @@ def serve(grid: Grid, exp: Experiment, net: Network, on_round: Callable[[dict[st
     if net.resume and finished(folder):
         return folder
     resumed = Roster.read(folder) if net.resume else None
+    begin = "say out = ... as when it began, or leave resume out to begin one"
+    check(not net.resume or resumed is not None, f"there is no run in {folder} to go on with; {begin}")
     roster = resumed or Roster(closed=bool(net.names))
     roster.names += [n for n in net.names if n not in roster.names]
     gate = Gate(Post(grid, net.poll), exp, net, roster)
