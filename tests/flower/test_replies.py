@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from flwr.app import Array, Message
 
+from fedstrata.errors import NotFiniteError
 from fedstrata.flower import serve
 from fedstrata.flower.records import unpacked
 from tests.flower.federation import BAD, changed, content, equal, experiment, lines, over_grid, own_files
@@ -120,3 +121,15 @@ def test_how_scores_spread_over_clients_is_told_of_what_they_train_on(tmp_path: 
     means = {n: [c[n]["accuracy"] for c in line["by_client"].values()] for n in ("train", "test")}
     assert line["clients"]["mean"] == pytest.approx(np.mean(means["train"]))
     assert np.mean(means["train"]) != np.mean(means["test"])
+
+
+def test_where_every_reply_has_nan_it_is_said_who_moved_the_model_most(tmp_path: Path):
+    """One number of 1e14 is no NaN, and all that clients make of such a model is."""
+    over_grid(experiment(), tmp_path, changed(filled(1e14, "delta"), number=0))
+    _, second, third = lines(tmp_path / "net")
+    assert second["dropped"] == third["dropped"] == [0, 1, 2]
+    assert second["empty"]
+    for line in (second, third):
+        assert "the global model itself may be broken: 1 moved it by 9.47e+15 when it last" in line["warnings"][-1]
+    with pytest.raises(NotFiniteError, match="clients 0, 1, 2 returned"):
+        over_grid(experiment(on_nonfinite="raise"), tmp_path / "raise", changed(filled(1e14, "delta"), number=0))

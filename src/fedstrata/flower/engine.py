@@ -5,7 +5,7 @@ the clients' ids, since they come in any; who does not reply in time is not in t
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 import numpy as np
@@ -61,6 +61,7 @@ class OnFlower:
     classes: int
     likeness: Replies  # what a client's reply looks like, of a made-up one
     told: Told = field(default_factory=Told)
+    sound: list[str] = field(default_factory=list)  # whose replies were, when clients trained last
 
     def survey(self, server: Server, names: frozenset[str], ids: Sequence[int]) -> Arrays:
         """NaN for those who do not answer."""
@@ -94,8 +95,9 @@ class OnFlower:
                 raise
 
         kept = self._asked(jobs, server, "train", _row(self.likeness), look, enough)
+        self.sound = [self.roster.names[i] for i in kept]
         if len(kept) < self.net.min_replies:
-            return nobody(server, cohort)
+            return replace(nobody(server, cohort), left_out=tuple(spoiled))
         return self._stacked(server, kept, spoiled)
 
     def score(self, model: Tensor, buffers: Arrays, name: str) -> Arrays:
@@ -203,8 +205,7 @@ class OnFlower:
         all_of = {n: torch.stack([r[n] for r in rows]).to(device) for n in rows[0]}
         uploads = by_part(below("uploads", all_of), self.fed.recipe.locals())
         parts = all_of["delta"], below("buffers", all_of), uploads, below("stats", all_of)
-        for i in kept:
-            self.roster.turns[self.roster.names[i]] = server.number
+        self.roster.turns |= dict.fromkeys(self.sound, server.number)
         return Replies(torch.tensor(list(kept), device=device), *parts, left_out=tuple(spoiled))
 
 

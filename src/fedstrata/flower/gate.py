@@ -173,7 +173,8 @@ class Gate:
         names = ", ".join(self.roster.names[i] for i in there) or "nobody"
         why = "".join(f"; node {n} was turned away: {r}" for n, r in list(self.refused.items())[:3])
         need = f"{self.net.min_online} are needed (min-online)"
-        return f"after {self.net.wait:.0f} s {names} is online, and {need}{why}; start more nodes, then resume"
+        again = "then resume" if self.roster.facts.get("settled") else "and begin again"
+        return f"after {self.net.wait:.0f} s {names} is online, and {need}{why}; start more nodes, {again}"
 
 
 def known_of(members: Mapping[str, Member], roster: Roster, classes: int) -> dict[str, Tensor]:

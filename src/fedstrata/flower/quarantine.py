@@ -45,7 +45,8 @@ class Span(NamedTuple):
     whole: bool = False
 
     def __str__(self) -> str:
-        return f"{'whole ' * self.whole}numbers from {self.low:g} to {self.high:g}"
+        ends = [f"{word} {v:g}" for word, v in (("from", self.low), ("to", self.high)) if abs(v) < float_info.max]
+        return " ".join(["whole numbers" if self.whole else "numbers", *ends])
 
 
 LARGE, HUGE = 1e15, 1e30

@@ -6,7 +6,7 @@ server that was killed is started again with resume = true and goes on, bit for 
 
 from collections.abc import Callable, Mapping
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from logging import getLogger
 from pathlib import Path
@@ -97,6 +97,7 @@ class Session:
     recorder: Recorder
     server: Server
     held: Examples | None
+    moved: dict[str, float] = field(default_factory=dict)  # how far clients did, in the last round that had replies
 
     @classmethod
     def of(cls, exp: Experiment, net: Network, gate: Gate, folder: Path) -> "Session":
@@ -155,6 +156,7 @@ class Session:
         self.server, line, notes = play(
             self.fed, self.engine, self.server, self.held, self.exp.on_nonfinite, present=present, spare=spare
         )
+        self._doubt(line, notes)
         if (number + 1) % self.exp.evaluate_every == 0 or number + 1 == self.exp.rounds:
             line |= self.scores(there)
         line |= self.engine.told.line() | {"online": len(there), "seconds": round(perf_counter() - began, 4)}
@@ -165,6 +167,17 @@ class Session:
         self.recorder.round(line, notes)
         log.info("round %d: %s", number, _in_words(line))
         return line
+
+    def _doubt(self, line: dict[str, Any], notes: Arrays) -> None:
+        """Where all replies have NaN, the model itself may be broken: say who moved it most when it last changed."""
+        if "drift" in notes:
+            self.moved = dict(zip(self.engine.sound, notes["drift"].norm(dim=1).tolist(), strict=False))
+        elif line["dropped"] and not self.engine.sound and len(self.moved) > 1:
+            first, second, *_ = sorted(self.moved, key=self.moved.__getitem__, reverse=True)
+            far, next_ = self.moved[first], self.moved[second]
+            said = f"{first} moved it by {far:.3g} when it last changed, {second} by {next_:.3g}"
+            line["warnings"].append(f"every reply had NaN, so the global model itself may be broken: {said}")
+            log.warning("round %d: %s", line["round"], line["warnings"][-1])
 
     def scores(self, ids: list[int]) -> dict[str, Any]:
         """On the server's own sets, and on the clients' data."""
