@@ -1,5 +1,6 @@
 import json
 import os
+import re
 import subprocess
 import sys
 import tomllib
@@ -35,7 +36,8 @@ from fedstrata.parts import (
 from fedstrata.recipes import fedavg, fedprox
 from fedstrata.values import Value, fit, kinds, load
 
-OURS = {n: c for n, c in kinds().items() if c.__module__.startswith("fedstrata.")}
+OURS = {n: c for n, c in kinds().items() if re.match(r"fedstrata\.(?!flower\.)", c.__module__)}
+"""All that an experiment can hold; what nodes say of themselves is there only where Flower was imported."""
 
 NEEDED: dict[str, dict[str, Any]] = {
     "PerLayer": {"values": (0.1, 2.0)},
